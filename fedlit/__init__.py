@@ -1,0 +1,1 @@
+from fedlit import _torchvision  # noqa: F401

@@ -1,0 +1,1 @@
+"""One file per paper: a Client and the server callbacks that only it needs."""

@@ -1,0 +1,114 @@
+"""FedBC: Federated Learning Beyond Consensus, Algorithms 1 and 2.
+
+Each client keeps its own model within a learned distance of the server's; the price of that constraint, its dual
+variable, is also its weight in the average.
+
+    local      x_i <- x_i - lr (grad f_i(x_i) + 2 dual_i (x_i - z))               Alg. 2: old z, old dual
+    dual       dual_i <- P[dual_i + dual_lr (|x_i - z|^2 - tolerance_i)]          eq. 11: new x_i, old z, old tolerance
+    tolerance  tolerance_i <- tolerance_i + tolerance_lr dual_i                   descent on L_i: old dual by default
+    server     z <- sum_i dual_i x_i / sum_i dual_i over the cohort               eq. 13: new dual
+
+The squared distance has no factor 1/2. Kept per client: dual, tolerance and, with start_from: local, x_i.
+Readings: dual and tolerance start at 0 and move simultaneously, as in the authors' code (`tolerance_uses: new` reads
+the new dual); local training starts from z, for which the paper's reductions to FedAvg and FedProx hold
+(`start_from: local` is Algorithm 2 to the letter); P projects on [dual_min, dual_max], by default [0, inf);
+where the duals of a cohort sum to 0, `fallback_weights` hold for that round.
+"""
+
+from math import inf
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from fedlit.client import Batch, Client, Phase
+from fedlit.errors import require
+from fedlit.server.dual import DualAscent
+from fedlit.server.weights import Dual
+from fedlit.states import RECEIVED, StateSpec
+
+
+class FedBC(Client):
+    """Federated learning beyond consensus.
+
+    Args:
+        net: the network that is trained.
+        dual_lr: α: step size of the dual ascent (Algorithm 1; the paper tunes it from 1e-7 to 1e-2).
+        dual_init: λ⁰: dual variable of a client at its first participation.
+        dual_min: lower end of the range that λ is projected on.
+        dual_max: upper end of the range that λ is projected on.
+        tolerance_lr: step size of the tolerance γ; dual_lr unless given, 0 keeps γ fixed.
+        tolerance_init: γ⁰: allowed squared distance at the first participation.
+        tolerance_uses: which λ moves γ, the old one (simultaneous steps) or the new one.
+        fallback_weights: weighting of a round in which all λ are 0.
+        start_from: where local training starts, the received model or the client's own last one (Algorithm 2).
+        local: the local options of fedlit.client.Client.
+    """
+
+    dual: Tensor
+    weights = "dual"
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        dual_lr: float = 1e-3,
+        dual_init: float = 0.0,
+        dual_min: float = 0.0,
+        dual_max: float = inf,
+        tolerance_lr: float | None = None,
+        tolerance_init: float = 0.0,
+        tolerance_uses: Literal["old", "new"] = "old",
+        fallback_weights: Literal["samples", "uniform"] = "samples",
+        start_from: Literal["global", "local"] = "global",
+        **local: Any,
+    ) -> None:
+        super().__init__(net, **local)
+        require(dual_lr >= 0, f"model.dual_lr is {dual_lr}; give 0 (frozen duals) or more.")
+        require(tolerance_lr is None or tolerance_lr >= 0, f"model.tolerance_lr is {tolerance_lr}; give 0 or more.")
+        require(
+            0 <= dual_min <= dual_init <= dual_max,
+            f"model.dual_init is {dual_init}, but the duals live in [{dual_min}, {dual_max}] and must not be negative. "
+            "Choose dual_min <= dual_init <= dual_max, all at least 0.",
+        )
+        self.dual_lr = dual_lr
+        self.dual_init, self.dual_min, self.dual_max = dual_init, dual_min, dual_max
+        self.tolerance_lr = dual_lr if tolerance_lr is None else tolerance_lr
+        self.tolerance_init = tolerance_init
+        self.tolerance_uses = tolerance_uses
+        self.fallback_weights = fallback_weights
+        self.start_from = start_from
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
+        """L_i = f_i(x) + λ_i |x - z|² (eq. 8, without the constant λ_i γ_i)."""
+        task = self.task_loss(batch)
+        return {"loss": task + self.dual * self.distance_to_global(), "task": task}
+
+    def state_spec(self) -> StateSpec:
+        """λ_i, γ_i and, where training starts from it, x_i."""
+        kept: StateSpec = {"dual": self.dual_init, "tolerance": self.tolerance_init}
+        return kept | ({"local": RECEIVED} if self.start_from == "local" else {})
+
+    def phases(self) -> list[Phase]:
+        """One solve, from the received model or the client's own."""
+        return [Phase(start="local" if self.start_from == "local" else "received")]
+
+    def server_callbacks(self) -> list[DualAscent]:
+        """Eq. 11 and the tolerance's step."""
+        return [
+            DualAscent(
+                lr=self.dual_lr,
+                low=self.dual_min,
+                high=self.dual_max,
+                tolerance_lr=self.tolerance_lr,
+                tolerance_uses=self.tolerance_uses,
+            )
+        ]
+
+    def weighting(self) -> Dual:
+        """Eq. 13."""
+        return Dual(fallback=self.fallback_weights)
+
+    def traffic(self) -> tuple[int, int]:
+        """Down z; up x_i, n_i and λ_i."""
+        down, up = super().traffic()
+        return down, up + 1

@@ -1,0 +1,37 @@
+"""FedProx: Federated Optimization in Heterogeneous Networks (Li et al., 2020), Algorithm 2.
+
+FedAvg with a proximal term that holds each client near the model it received.
+
+    local    x_i <- x_i - lr (grad f_i(x_i) + mu (x_i - z)), from x_i = z     eq. 2: z is the received model
+    server   z <- sum_i n_i x_i / sum_i n_i over the cohort
+
+Kept per client: nothing that training reads. Reading: clients are drawn uniformly and averaged by size, as in the
+authors' code; the paper draws by size and averages equally (`trainer.sampler: size`, `trainer.weights: uniform`).
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedlit.client import Batch, Client
+from fedlit.errors import require
+
+
+class FedProx(Client):
+    """Federated averaging with a proximal term.
+
+    Args:
+        net: the network that is trained.
+        mu: μ: strength of the proximal term μ/2 |x - z|² (eq. 2).
+        local: the local options of fedlit.client.Client.
+    """
+
+    def __init__(self, net: nn.Module, *, mu: float = 0.1, **local: Any) -> None:
+        super().__init__(net, **local)
+        require(mu >= 0, f"model.mu is {mu}; the proximal term needs 0 or more (0 is FedAvg).")
+        self.mu = mu
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
+        """f_i(x) + μ/2 |x - z|² (eq. 2)."""
+        task = self.task_loss(batch)
+        return {"loss": task + self.mu / 2 * self.distance_to_global(), "task": task}

@@ -1,0 +1,292 @@
+"""Client(LightningModule): the contract that an algorithm fills in.
+
+A client is a net, per-sample losses, a local objective (`training_step`) and local options. It sees the model it
+received, its own state rows and its own data, nothing else. What it does not do: visit clients, choose batches,
+average. Engines and the loop do that, the same way for every algorithm.
+
+Everything a step reads that differs by client or round (the received model, dual variables …) is a buffer, so the
+sequential engine sets it and the vectorized engine maps over it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+
+from fedlit.cohort import Cohort
+from fedlit.errors import ConfigError, require
+from fedlit.local import LocalSGD
+from fedlit.params import Params, expand, sq_norm, subtract, with_prefix
+from fedlit.states import RECEIVED, ModelRow, StateSpec
+
+
+class Batch(NamedTuple):
+    """A mini-batch. `row_weights` is 1/n for the n real rows and 0 for padding, so ragged batches are exact."""
+
+    x: Tensor
+    y: Tensor
+    row_weights: Tensor
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One local solve of a client; the loop calls the engine once for each."""
+
+    name: str = "local"
+    start: str = "received"
+    """Where the parameters start: `received`, or the name of a whole-model state."""
+    step_method: str = "training_step"
+    """The method whose gradient is followed."""
+
+
+class StepOutput(NamedTuple):
+    """What a step returned, in one form."""
+
+    loss: Tensor
+    task: Tensor
+    carried: dict[str, Tensor]
+
+
+class TensorGroup(nn.Module):
+    """A parameter dict as buffers, so that an engine can replace them; never saved."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self._names = list(tensors)
+        for name, value in tensors.items():
+            self.register_buffer(escape(name), value.detach().clone(), persistent=False)
+
+    def read(self) -> Params:
+        """The tensors under their own names."""
+        return {name: getattr(self, escape(name)) for name in self._names}
+
+
+def escape(name: str) -> str:
+    """A parameter's name as the name of a buffer, which must not hold a dot."""
+    return name.replace(".", "/")
+
+
+class Client(LightningModule):
+    """Base of every algorithm; on its own it is federated averaging's client.
+
+    Args:
+        net: the network that is trained.
+        lr: η: learning rate of the local steps.
+        momentum: heavy-ball momentum of the local steps; starts at zero in every round.
+        weight_decay: L2 penalty added to every local gradient.
+        clip: largest norm of a local gradient; none by default.
+        batch_size: rows of a mini-batch.
+        local_epochs: E: passes over the client's data in a round.
+        local_steps: K: local steps in a round, instead of local_epochs.
+        lr_decay: factor on lr from round to round.
+        drop_last: leave out a ragged last batch (a client smaller than a batch keeps its one).
+    """
+
+    weights: str = "samples"
+    """Name of the weighting that holds unless the trainer is given another."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        lr: float = 0.01,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        clip: float | None = None,
+        batch_size: int = 20,
+        local_epochs: int = 5,
+        local_steps: int | None = None,
+        lr_decay: float = 1.0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__()
+        require(lr > 0, f"model.lr is {lr}, but a learning rate must be above 0.")
+        require(0 <= momentum < 1, f"model.momentum is {momentum}; give a number from 0 up to, but not including, 1.")
+        require(weight_decay >= 0, f"model.weight_decay is {weight_decay}; give 0 or more.")
+        require(clip is None or clip > 0, f"model.clip is {clip}; give a norm above 0, or leave it out.")
+        require(batch_size >= 1, f"model.batch_size is {batch_size}; a batch has at least 1 row.")
+        require(local_epochs >= 1, f"model.local_epochs is {local_epochs}; give 1 or more.")
+        require(local_steps is None or local_steps >= 1, f"model.local_steps is {local_steps}; give 1 or more.")
+        require(0 < lr_decay <= 1, f"model.lr_decay is {lr_decay}; give a factor above 0 and at most 1.")
+        self.automatic_optimization = False
+        self.net = net
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.clip = clip
+        self.batch_size = batch_size
+        self.local_epochs = local_epochs
+        self.local_steps = local_steps
+        self.lr_decay = lr_decay
+        self.drop_last = drop_last
+        self._stepping = False
+
+    # ---- what an algorithm may override ---------------------------------------------------------------------------
+
+    def sample_losses(self, batch: Batch) -> Tensor:
+        """(rows,) one loss per row; cross-entropy of the net unless overridden."""
+        return F.cross_entropy(self.net(batch.x), batch.y, reduction="none")
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> Tensor | dict[str, Tensor]:
+        """ONE scalar whose gradient is the direction of the local step, or a dict.
+
+        The dict has `loss`, optionally `task` (what is logged as train/loss) and any state that the step carries.
+        """
+        return self.task_loss(batch)
+
+    def state_spec(self) -> StateSpec:
+        """Rows kept per client with their initial value: a number, INITIAL or RECEIVED."""
+        return {}
+
+    def carried_states(self) -> tuple[str, ...]:
+        """States that a step returns, changed, for the next step to read."""
+        return ()
+
+    def phases(self) -> list[Phase]:
+        """Local solves of a round, in order."""
+        return [Phase()]
+
+    def local_work(self, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """(clients,) local steps, given those that the options plan; 0 = does not train this round."""
+        return planned
+
+    def optimizer(self) -> LocalSGD:  # type: ignore[override]  # LightningModule.optimizers() is another thing
+        """The local optimiser."""
+        return LocalSGD(self.momentum, self.weight_decay, self.clip)
+
+    def server_callbacks(self) -> list[Any]:
+        """Server callbacks that this algorithm needs; the user's own of the same role replace them."""
+        return []
+
+    def weighting(self) -> Any:
+        """The weighting that holds unless the trainer is given one: a name or a Weighting."""
+        return self.weights
+
+    def personal_model(self) -> str:
+        """Which kept model is the personalised one; `local` is the client's model after its last training."""
+        return "local"
+
+    def traffic(self) -> tuple[int, int]:
+        """Numbers sent to and from a client in a round: (down, up); by default the model each way."""
+        count = sum(value.numel() for value in self.net.state_dict().values())
+        return count, count + 1  # up: the model and n_i
+
+    # ---- what an algorithm may call --------------------------------------------------------------------------------
+
+    def task_loss(self, batch: Batch) -> Tensor:
+        """The mean of the sample losses over the real rows of the batch."""
+        return (self.sample_losses(batch) * batch.row_weights).sum()
+
+    @property
+    def local_params(self) -> Params:
+        """x_i: the parameters that are being trained."""
+        return dict(self.net.named_parameters())
+
+    @property
+    def global_params(self) -> Params:
+        """z: the model this client received, detached from the one that is being trained."""
+        received = self.received
+        assert isinstance(received, TensorGroup)
+        return received.read()
+
+    def distance_to_global(self) -> Tensor:
+        """|x_i - z|^2, without a factor 1/2."""
+        return sq_norm(subtract(self.local_params, self.global_params))
+
+    # ---- what engines and loop call ------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Register the received model and the state rows as buffers of this client (once)."""
+        if "received" in self._modules:
+            return
+        params = {name: value.detach() for name, value in self.net.named_parameters()}
+        self.received = TensorGroup(params)
+        like = next(iter(params.values()))
+        for name, initial in self.state_spec().items():
+            if isinstance(initial, ModelRow):
+                self.add_module(name, TensorGroup(params))
+            else:
+                self.register_buffer(name, like.new_tensor(initial), persistent=False)
+
+    def initial_rows(self, received: Params, initial: Params) -> dict[str, Tensor]:
+        """Stacked rows of clients that take part for the first time."""
+        clients = len(next(iter(received.values())))
+        like = next(iter(received.values()))
+        rows: dict[str, Tensor] = {}
+        for name, value in self.state_spec().items():
+            if isinstance(value, ModelRow):
+                rows |= with_prefix(name, received if value is RECEIVED else expand(initial, clients))
+            else:
+                rows[name] = like.new_full((clients,), value)
+        return rows
+
+    def context(self, cohort: Cohort) -> dict[str, Tensor]:
+        """Stacked: what a step reads beside the parameters, under the names of this client's buffers."""
+        stacked = with_prefix("received", {escape(name): value for name, value in cohort.received.items()})
+        for name, value in cohort.state.items():
+            group, _, parameter = name.partition(".")
+            stacked[f"{group}.{escape(parameter)}" if parameter else group] = value
+        return stacked
+
+    def run_step(self, method: str, batch: Batch, batch_idx: int | Tensor) -> StepOutput:
+        """Call the step and bring its answer into one form."""
+        self._stepping = True
+        try:
+            return read_step(getattr(self, method)(batch, batch_idx), self.state_spec())
+        finally:
+            self._stepping = False
+
+    def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
+        """(clients,) local steps that the options plan for clients of these sizes."""
+        batches = self.batches_per_epoch(sizes)
+        if self.local_steps is not None:
+            return np.where(batches > 0, self.local_steps, 0)
+        return batches * self.local_epochs
+
+    def batches_per_epoch(self, sizes: np.ndarray) -> np.ndarray:
+        """(clients,) mini-batches in a pass over the data."""
+        full, ragged = np.divmod(sizes, self.batch_size)
+        return full + ((ragged > 0) & ~(self.drop_last & (full > 0)))
+
+    def rate(self, round: int) -> float:
+        """The local learning rate of a round."""
+        return float(self.lr * self.lr_decay**round)
+
+    # ---- Lightning -------------------------------------------------------------------------------------------------
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The net's output, so that a Client can be used as a model."""
+        output: Tensor = self.net(x)
+        return output
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        """The server's optimiser, over z: Lightning saves and restores it."""
+        return self.trainer.build_server_optimizer(self.net.parameters())  # type: ignore[attr-defined,no-any-return]
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        """Lightning's log, refused inside a local step."""
+        if self._stepping:
+            raise ConfigError(
+                "self.log was called inside a local step. A step is traced once and run for many clients at a time, so "
+                "it cannot log. Return the number as 'task' in the step's dict, or log in a server callback's hook."
+            )
+        super().log(*args, **kwargs)
+
+
+def read_step(output: Tensor | Mapping[str, Tensor], spec: StateSpec) -> StepOutput:
+    """A scalar or Lightning's dict, as a StepOutput; anything else is refused with the reason."""
+    if isinstance(output, Tensor):
+        return StepOutput(output, output.detach(), {})
+    if not isinstance(output, Mapping) or "loss" not in output:
+        raise ConfigError("training_step must return a scalar tensor, or a dict that has 'loss'.")
+    carried = {name: value for name, value in output.items() if name not in ("loss", "task")}
+    unknown = sorted(set(carried) - set(spec))
+    if unknown:
+        raise ConfigError(f"training_step returned '{unknown[0]}', which state_spec() does not declare. Declare it there.")
+    return StepOutput(output["loss"], output.get("task", output["loss"]).detach(), carried)

@@ -1,0 +1,87 @@
+"""Cohort: who trains this round, what they received and what they bring back.
+
+It is not what outlives the round: that is `states.ClientStates`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlit.params import Params, under_prefix
+
+_FILLED_BY = {
+    "params": "the engine has trained the cohort (hook on_cohort_trained)",
+    "buffers": "the engine has trained the cohort (hook on_cohort_trained)",
+    "losses": "the engine has trained the cohort (hook on_cohort_trained)",
+    "weights": "the cohort has been weighed (hook on_pseudo_gradient)",
+    "pseudo_gradient": "the cohort has been aggregated (hook on_pseudo_gradient)",
+}
+
+
+@dataclass
+class Selection:
+    """A sampler's answer: the clients that train, and which of them report to the server."""
+
+    train: list[int]
+    report: list[int]
+
+
+@dataclass
+class Cohort:
+    """The stacked tensors of one round; the client is the first dimension of each.
+
+    Fields that a later phase of the round fills raise an error that says so when they are read too early.
+    """
+
+    round: int
+    """Rounds finished before this one; the first round has number 0."""
+    clients: list[int]
+    """Ids of the clients that train, in the order of every stacked tensor."""
+    reports: Tensor
+    """(clients,) bool: who sends its model to the server. Weights and metrics see only these."""
+    population: int
+    """N: clients in the whole federation."""
+    sizes: Tensor
+    """(clients,) n_i: training samples."""
+    steps: Tensor
+    """(clients,) local steps of this round; 0 keeps the client's rows and does not train."""
+    lr: float
+    """Local learning rate of this round, after any decay."""
+    received: Params
+    """Stacked: the model each client received (an expanded view where all received the same)."""
+    received_buffers: Params
+    """Stacked: the buffers of the net that came with it (BatchNorm statistics …)."""
+    state: dict[str, Tensor]
+    """Stacked rows of `Client.state_spec`; whole models stand under `name.parameter`."""
+    params: Params = field(init=False)
+    """Stacked x_i: the models after local training."""
+    buffers: Params = field(init=False)
+    """Stacked: the net's buffers after local training."""
+    losses: Tensor = field(init=False)
+    """(clients,) mean over its steps of each client's task loss; NaN where it took none."""
+    weights: Tensor = field(init=False)
+    """(clients,) aggregation weights, >= 0, sum 1 over the reporting clients, 0 elsewhere."""
+    pseudo_gradient: Params = field(init=False)
+    """step * (z - sum_i w_i x_i): what the server optimiser steps along."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FILLED_BY:
+            raise AttributeError(f"cohort.{name} is read too early: it is filled once {_FILLED_BY[name]}.")
+        raise AttributeError(f"Cohort has no field '{name}'.")
+
+    @property
+    def rate_sums(self) -> Tensor:
+        """(clients,) the sum of the learning rates a client used, K_i * lr."""
+        return self.steps * self.lr
+
+    def model(self, name: str) -> Params:
+        """Stacked: the whole-model state `name` as a parameter dict."""
+        return under_prefix(name, self.state)
+
+    def extreme(self, *, largest: bool) -> int:
+        """Position of the reporting client with the most or fewest training samples; ties go to the lowest id."""
+        sign = -1 if largest else 1
+        positions = torch.nonzero(self.reports).flatten().tolist()
+        return min(positions, key=lambda k: (sign * int(self.sizes[k]), self.clients[k]))

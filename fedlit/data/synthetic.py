@@ -1,0 +1,198 @@
+"""Synthetic(α, β): softmax data whose models (α) and inputs (β) differ from client to client.
+
+Li et al., Federated Optimization in Heterogeneous Networks (FedProx, 2020), and its public generator; also the
+synthetic data of FedBC (30, 70 or 100 clients) and of pFedMe (100 clients, sizes times 5).
+
+    sizes      n_i = size_factor (floor(lognormal(size_mean, size_sigma)) + size_min)
+    model      u_i ~ N(0, α)     W_i entries ~ N(u_i, 1)     c_i entries ~ N(u_i, 1)        the same u_i in both
+    inputs     B_i ~ N(0, β)     v_i entries ~ N(B_i, 1)     x ~ N(v_i, diag(j^-1.2)), j = 1 .. num_features
+    labels     y = argmax(W_i^T x + c_i)
+
+Readings: α and β are standard deviations, as in the public code, although the papers print N(0, α) as if they were
+variances (`as_variance` takes them so). `iid`: one W and c with entries ~ N(0, 1), and v = 0, for all clients;
+α and β then have no effect. Labels are computed in float64, x is kept as float32.
+
+The draws come from NumPy's old RandomState and not from fedlit.keys, and the sizes come first, because that gives
+the sizes of the papers' code: FedBC's with seed 1, pFedMe's printed range with seed 0. Then u, B, W, c, v, x are
+drawn, each for all clients at once. The public code draws v before W, and W, c, x client by client: with the same
+seed our sizes are its sizes, but our samples are other draws from the same distribution.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.random import RandomState
+from numpy.typing import NDArray
+
+from fedlit.data.base import FederatedDataModule, RowNumbers, Store
+from fedlit.errors import require
+
+Floats = NDArray[np.float64]
+
+_LOWEST = {
+    "alpha": 0,
+    "beta": 0,
+    "num_clients": 1,
+    "num_features": 1,
+    "num_classes": 2,
+    "size_sigma": 0,
+    "size_min": 0,
+    "size_factor": 1,
+}
+_MOST_VALUES = 10**9  # of x in all: 4 GB, and twice that while they are drawn
+
+
+class Synthetic(FederatedDataModule):
+    """Synthetic(α, β): a softmax model and a Gaussian input for each client. Defaults: FedBC's, and 0.1 for validation.
+
+    Args:
+        alpha: α: how much the clients' models differ (standard deviation of u_i)
+        beta: β: how much the clients' inputs differ (standard deviation of B_i)
+        num_clients: N: number of clients
+        num_features: length of x
+        num_classes: number of classes
+        size_mean: mean of the logarithm of a client's size
+        size_sigma: standard deviation of the logarithm of a client's size
+        size_min: samples that every client has on top of the lognormal draw
+        size_factor: multiplies all sizes; 5 in pFedMe
+        iid: one model and one input distribution for all clients, whatever alpha and beta
+        as_variance: take alpha and beta as variances, not standard deviations
+        test_fraction: share of each client's samples that is kept for testing
+        val_fraction: share of the remaining training samples that is kept for validation; 0 for none
+        allow_empty: accept clients without training data, which then never train
+        seed: governs the data and its split, apart from the seed of the training
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 0.5,
+        beta: float = 0.5,
+        num_clients: int = 30,
+        num_features: int = 60,
+        num_classes: int = 10,
+        size_mean: float = 4.0,
+        size_sigma: float = 2.0,
+        size_min: int = 50,
+        size_factor: int = 1,
+        iid: bool = False,
+        as_variance: bool = False,
+        test_fraction: float = 0.2,
+        val_fraction: float = 0.1,
+        allow_empty: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(test_fraction=test_fraction, val_fraction=val_fraction, allow_empty=allow_empty, seed=seed)
+        self.recipe = Recipe(
+            alpha=alpha,
+            beta=beta,
+            num_clients=num_clients,
+            num_features=num_features,
+            num_classes=num_classes,
+            size_mean=size_mean,
+            size_sigma=size_sigma,
+            size_min=size_min,
+            size_factor=size_factor,
+            iid=iid,
+            as_variance=as_variance,
+        )
+
+    def build(self) -> tuple[Store, list[RowNumbers]]:
+        random = RandomState(self.seed)
+        sizes = draw_sizes(self.recipe, random)
+        clients = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
+        models = (draw_shared if self.recipe.iid else draw_models)(self.recipe, random)
+        x = draw_inputs(models.v, sizes, random)
+        y = np.concatenate([label(x[rows], models.w[i], models.c[i]) for i, rows in enumerate(clients)])
+        return {"x": torch.from_numpy(x.astype(np.float32)), "y": torch.from_numpy(y)}, clients
+
+    def count_classes(self, store: Store) -> int:
+        return self.recipe.num_classes
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The options of `Synthetic` under their own names; the data module's `num_clients` is what was built."""
+
+    alpha: float
+    beta: float
+    num_clients: int
+    num_features: int
+    num_classes: int
+    size_mean: float
+    size_sigma: float
+    size_min: int
+    size_factor: int
+    iid: bool
+    as_variance: bool
+
+    def __post_init__(self) -> None:
+        options: dict[str, Any] = asdict(self)
+        for name, lowest in _LOWEST.items():
+            value = options[name]
+            require(lowest <= value < math.inf, f"data.{name} is {value}. Set it to a number of {lowest} or more.")
+        require(math.isfinite(self.size_mean), f"data.size_mean is {self.size_mean}. Set it to a finite number.")
+
+
+@dataclass(frozen=True)
+class Models:
+    """What the clients' data are drawn from, client first."""
+
+    w: Floats  # (clients, features, classes)
+    c: Floats  # (clients, classes)
+    v: Floats  # (clients, features)
+
+
+def draw_sizes(recipe: Recipe, random: RandomState) -> RowNumbers:
+    """(clients,): n_i, refused while they are still floats if they would not fit in memory (or in an integer)."""
+    drawn = random.lognormal(recipe.size_mean, recipe.size_sigma, recipe.num_clients)
+    rows = recipe.size_factor * (drawn.sum() + recipe.num_clients * recipe.size_min)
+    require(
+        rows * recipe.num_features <= _MOST_VALUES,
+        f"data.size_mean {recipe.size_mean} and data.size_sigma {recipe.size_sigma} make about {rows:.3g} samples of "
+        f"{recipe.num_features} features, more than fit in memory. Lower them, data.size_factor or data.num_clients.",
+    )
+    return recipe.size_factor * (drawn.astype(np.int64) + recipe.size_min)
+
+
+def draw_models(recipe: Recipe, random: RandomState) -> Models:
+    """A model and an input mean for each client."""
+    n, features, classes = recipe.num_clients, recipe.num_features, recipe.num_classes
+    u = random.normal(0, deviation(recipe.alpha, recipe), n)
+    b = random.normal(0, deviation(recipe.beta, recipe), n)
+    w = random.normal(u[:, None, None], 1, (n, features, classes))
+    c = random.normal(u[:, None], 1, (n, classes))
+    v = random.normal(b[:, None], 1, (n, features))
+    return Models(w, c, v)
+
+
+def draw_shared(recipe: Recipe, random: RandomState) -> Models:
+    """The same for every client, as views of one draw."""
+    n, features, classes = recipe.num_clients, recipe.num_features, recipe.num_classes
+    w = np.broadcast_to(random.normal(0, 1, (features, classes)), (n, features, classes))
+    c = np.broadcast_to(random.normal(0, 1, classes), (n, classes))
+    return Models(w, c, v=np.zeros((n, features)))
+
+
+def deviation(value: float, recipe: Recipe) -> float:
+    """α or β as a standard deviation."""
+    return math.sqrt(value) if recipe.as_variance else value
+
+
+def draw_inputs(v: Floats, sizes: RowNumbers, random: RandomState) -> Floats:
+    """(rows, features): the covariance is diagonal, so independent normals do, in one draw for all clients."""
+    features = v.shape[1]
+    scale = np.sqrt(np.arange(1, features + 1) ** -1.2)
+    x = random.standard_normal((int(sizes.sum()), features))
+    x *= scale
+    x += np.repeat(v, sizes, axis=0)
+    return x
+
+
+def label(x: Floats, w: Floats, c: Floats) -> RowNumbers:
+    """argmax(W^T x + c) for the rows of one client; the softmax in between would not change it."""
+    y: RowNumbers = np.argmax(x @ w + c, axis=1)
+    return y

@@ -1,0 +1,78 @@
+"""The compiler's private names, all of them: nothing else in fedlit touches torch's internals.
+
+`tests/engines/test_compiler_contract.py` names each of them, so that a new torch fails there first.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BUILDER_VERSION = "1"
+"""Part of the cache's key: raise it when the program builder changes what it builds."""
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
+"""Operators that are replaced while a program is traced (the place for a direct convolution)."""
+
+
+def missing_compiler() -> str | None:
+    """Why programs cannot be compiled on this machine, or None."""
+    chosen = os.environ.get("CXX")
+    if any(shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++", "c++"])):
+        return None
+    return "there is no C++ compiler (install g++ for about 10 times the speed on small networks)"
+
+
+def cache_folder() -> Path:
+    """Where compiled programs are kept between runs."""
+    return Path(os.environ.get("FEDLIT_CACHE", Path.home() / ".cache" / "fedlit")) / "inductor"
+
+
+def repeat_while(
+    step: Callable[..., tuple[Tensor, ...]], first: Tensor, last: Tensor, carried: Sequence[Tensor], fixed: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """carried <- step(t, carried, fixed) for t from first up to last, as one loop operator of the program.
+
+    The operator itself, under make_fx, avoids Dynamo: a call costs 18 instead of 127 microseconds.
+    """
+    from torch._higher_order_ops.while_loop import while_loop_op
+
+    count = len(carried)
+
+    def unfinished(t: Tensor, *rest: Tensor) -> Tensor:
+        return (t < rest[-1]).squeeze()
+
+    def body(t: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+        return (t + 1, *step(t, rest[:count], rest[count:-1]))
+
+    out: tuple[Tensor, ...] = while_loop_op(unfinished, body, (first.clone(), *carried), (*fixed, last))
+    return out[1:]
+
+
+def compile_program(program: Callable[..., tuple[Tensor, ...]], args: Sequence[Tensor]) -> Callable[..., Any]:
+    """A compiled program for tensors shaped like `args`; its entry releases the GIL."""
+    import torch._inductor as inductor
+    from torch._inductor import config
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    folder = cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    # The graph cache refuses loops unless they are marked; the string is part of the key.
+    config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = BUILDER_VERSION
+    with torch.no_grad():
+        graph = make_fx(program, tracing_mode="fake", decomposition_table=DECOMPOSITIONS)(*args)
+        compiled: Callable[..., Any] = inductor.compile(
+            graph, list(args), options={"cpp_wrapper": True, "cpp.threads": 1, "fx_graph_cache": True}
+        )
+    return compiled
+
+
+def fingerprint(parts: Sequence[object]) -> str:
+    """A short name for a program, for logs."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]

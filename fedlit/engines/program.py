@@ -1,0 +1,174 @@
+"""The local training of several lanes as one function of tensors, eager or compiled.
+
+A lane holds one client. All that a client carries from step to step (parameters, optimiser state, carried states, the
+sum of its task losses) is one row of a flat matrix (lanes, D); what it only reads (received model, duals …) a row of
+another. The program runs steps t0 to t1 of every lane; clients are swapped between calls, by copying a row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedlit.client import Batch, Client, Phase, StepOutput
+from fedlit.engines.base import Rows, Store
+from fedlit.engines.compiler import repeat_while
+from fedlit.params import Params, under_prefix, with_prefix
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where named tensors lie in a flat row."""
+
+    shapes: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], *, stacked: bool = False) -> "Layout":
+        """The layout of these tensors; `stacked` ones have the client as first dimension."""
+        return cls({name: tuple(value.shape[1:] if stacked else value.shape) for name, value in tensors.items()})
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of each tensor, in order."""
+        return [prod(shape) for shape in self.shapes.values()]
+
+    def split(self, flat: Tensor) -> Params:
+        """(rows, D) -> name -> (rows, *shape), as views."""
+        pieces = flat.split(self.sizes, 1)
+        return {
+            name: piece.reshape(len(flat), *shape)
+            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
+        }
+
+    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The inverse of `split`."""
+        return torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in self.shapes], 1)
+
+    def write(self, row: Tensor, tensors: Mapping[str, Tensor], k: int) -> None:
+        """Copy the k-th entry of stacked tensors into one flat row."""
+        start = 0
+        for name, size in zip(self.shapes, self.sizes, strict=True):
+            row[start : start + size].copy_(tensors[name][k].reshape(-1))
+            start += size
+
+
+class Schedule(NamedTuple):
+    """What every lane does at every step."""
+
+    index: Tensor
+    """(capacity, lanes, batch) row numbers."""
+    row_weights: Tensor
+    """(capacity, lanes, batch) 1/n for real rows, 0 for padding."""
+    step: Tensor
+    """(capacity, lanes) the client's own step number; -1 where the lane is idle."""
+
+
+class _Step(nn.Module):
+    """A client's step as a module's forward, so that functional_call can replace all that it reads."""
+
+    def __init__(self, client: Client, method: str) -> None:
+        super().__init__()
+        self.client = client
+        self.method = method
+
+    def forward(self, batch: Batch, number: Tensor) -> StepOutput:
+        return self.client.run_step(self.method, batch, number)
+
+
+class LocalProgram:
+    """Steps t0 to t1 of every lane, for one client class, net, batch shape and number of lanes."""
+
+    def __init__(self, client: Client, phase: Phase, rows: Rows, lanes: int, carried: Layout, context: Layout) -> None:
+        self.step_module = _Step(client, phase.step_method)
+        self.optimizer = client.optimizer()
+        self.rows = rows
+        self.lanes = lanes
+        self.carried = carried
+        self.context = context
+
+    def update(self, carried: Params, context: Params, batch: Batch, number: Tensor, lr: Tensor) -> Params:
+        """One local step of one client: everything in, everything out."""
+        params, memory = under_prefix("params", carried), under_prefix("memory", carried)
+        state = under_prefix("state", carried)
+
+        def objective(at: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
+            replaced = with_prefix("client", with_prefix("net", at) | context | state)
+            output = functional_call(self.step_module, replaced, (batch, number))
+            return output.loss, (output.task, output.carried)
+
+        grads, (task, moved_state) = grad(objective, has_aux=True)(self.optimizer.point(params, memory))
+        params, memory = self.optimizer.step(params, grads, memory, lr)
+        return {
+            **with_prefix("params", params),
+            **with_prefix("memory", memory),
+            **with_prefix("state", state | moved_state),
+            "loss": carried["loss"] + task,
+        }
+
+    def step(
+        self, t: Tensor, carried: Params, context: Params, store: Store, schedule: Schedule, lr: Tensor
+    ) -> Params:
+        """Step t of every lane; idle lanes keep what they hold."""
+        index, weights, number = (part.index_select(0, t)[0] for part in schedule)
+        x, y = self.rows(store, index.reshape(-1))
+        if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
+            return self.update(carried, context, Batch(x, y, weights[0]), number[0], lr)
+        lead = (self.lanes, index.shape[1])
+        batch = Batch(x.reshape(*lead, *x.shape[1:]), y.reshape(*lead, *y.shape[1:]), weights)
+        moved = vmap(self.update, in_dims=(0, 0, 0, 0, None))(carried, context, batch, number, lr)
+        busy = number >= 0
+        return {
+            name: torch.where(busy.view(-1, *[1] * (value.dim() - 1)), value, carried[name])
+            for name, value in moved.items()
+        }
+
+    def unpack(self, flat: Tensor, layout: Layout) -> Params:
+        """Flat rows as tensors of fixed strides; a single lane has no lane axis."""
+        tensors = layout.split(flat) if layout.shapes else {}
+        if self.lanes == 1:
+            tensors = {name: value[0] for name, value in tensors.items()}
+        return {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
+
+    def pack(self, carried: Params) -> Tensor:
+        """The carried tensors as flat rows again."""
+        if self.lanes == 1:
+            carried = {name: value[None] for name, value in carried.items()}
+        return self.carried.join(carried)
+
+    def eager(
+        self, flat: Tensor, context: Tensor, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor
+    ) -> Tensor:
+        """Run the steps one by one; the same numbers as the compiled form."""
+        with torch.no_grad():
+            carried, read = self.unpack(flat, self.carried), self.unpack(context, self.context)
+            for t in torch.arange(int(t0), int(t1)).split(1):
+                carried = self.step(t, carried, read, store, schedule, lr)
+            return self.pack(carried)
+
+    def traceable(self, store_names: list[str]) -> Callable[..., tuple[Tensor]]:
+        """The same, over plain tensors and with the loop as an operator: what the compiler takes."""
+        names, reads = list(self.carried.shapes), list(self.context.shapes)
+
+        def program(flat: Tensor, context: Tensor, lr: Tensor, *rest: Tensor) -> tuple[Tensor]:
+            *tensors, t0, t1 = rest
+            read = self.unpack(context, self.context)
+
+            def step(t: Tensor, carried: Any, fixed: Any) -> tuple[Tensor, ...]:
+                context = dict(zip(reads, fixed, strict=False))
+                lr, *others = fixed[len(reads) :]
+                store = dict(zip(store_names, others, strict=False))
+                schedule = Schedule(*others[len(store_names) :])
+                moved = self.step(t, dict(zip(names, carried, strict=True)), context, store, schedule, lr)
+                return tuple(moved[name] for name in names)
+
+            start = self.unpack(flat, self.carried)
+            out = repeat_while(
+                step, t0, t1, [start[name] for name in names], [*(read[name] for name in reads), lr, *tensors]
+            )
+            return (self.pack(dict(zip(names, out, strict=True))),)
+
+        return program

@@ -1,0 +1,86 @@
+"""The reference: a plain PyTorch loop over clients, batches and steps. It judges the other engines."""
+
+import torch
+from torch import Tensor
+
+from fedlit.client import Batch, Client, Phase, StepOutput
+from fedlit.cohort import Cohort
+from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
+from fedlit.keys import Purpose, torch_seed
+from fedlit.params import Params, clone
+
+
+class SequentialEngine(Engine):
+    """One client after the other, with ordinary autograd."""
+
+    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+        """Train each client in the client's own net, then put the server's model back."""
+        server = clone(client.net.state_dict())
+        context, start = client.context(cohort), self.start_of(cohort, phase)
+        trained: list[Params] = []
+        buffers: list[Params] = []
+        losses: list[Tensor] = []
+        client.net.train()
+        for k in range(len(cohort.clients)):
+            load(client.net, {name: value[k] for name, value in start.items()})
+            load(client.net, {name: value[k] for name, value in cohort.received_buffers.items()})
+            load(client, {name: value[k] for name, value in context.items()})
+            losses.append(self._train_client(client, cohort, data, phase, k))
+            trained.append(clone(dict(client.net.named_parameters())))
+            buffers.append(clone(dict(client.net.named_buffers())))
+        load(client.net, server)
+        cohort.params = {name: torch.stack([params[name] for params in trained]) for name in start}
+        cohort.buffers = {name: torch.stack([held[name] for held in buffers]) for name in cohort.received_buffers}
+        cohort.losses = torch.stack(losses)
+        return cohort
+
+    def _train_client(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase, k: int) -> Tensor:
+        """All local steps of the cohort's k-th client; returns the mean of its task losses."""
+        steps = int(cohort.steps[k])
+        if steps == 0:
+            return torch.full((), torch.nan)
+        plan, tasks = self.plan(client, cohort, data, k), []
+        optimizer = client.optimizer()
+        memory = optimizer.init(client.local_params)
+        with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
+            torch.manual_seed(torch_seed(self.seed, Purpose.DROPOUT, round=cohort.round, client=cohort.clients[k]))
+            for step in range(steps):
+                params = client.local_params
+                output = client.run_step(phase.step_method, self._batch(client, data.store, plan, step), step)
+                grads = gradients(output, params)
+                with torch.no_grad():
+                    moved, memory = optimizer.step(params, grads, memory, cohort.lr)
+                    load(client.net, moved)
+                self._carry(client, cohort, output, k)
+                tasks.append(output.task)
+        return torch.stack(tasks).mean()
+
+    def _batch(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batch:
+        """The real rows of a step's batch."""
+        rows = int(plan.counts[step])
+        x, y = self.rows(store, torch.from_numpy(plan.index[step, :rows].copy()))
+        dtype = next(client.net.parameters()).dtype
+        return Batch(x, y, torch.full((rows,), 1.0 / rows, dtype=dtype))
+
+    def _carry(self, client: Client, cohort: Cohort, output: StepOutput, k: int) -> None:
+        """A carried state is what the next step reads and, after the last step, the client's row."""
+        for name, value in output.carried.items():
+            cohort.state[name][k] = value.detach()
+            load(client, {name: value.detach()})
+
+
+def gradients(output: StepOutput, params: Params) -> Params:
+    """The gradient of the step's loss; parameters that it does not reach get zeros."""
+    found = torch.autograd.grad(output.loss, list(params.values()), allow_unused=True)
+    return {
+        name: torch.zeros_like(value) if grad is None else grad
+        for (name, value), grad in zip(params.items(), found, strict=True)
+    }
+
+
+def load(module: torch.nn.Module, tensors: Params) -> None:
+    """Copy values into the module's own parameters and buffers; aliases nothing."""
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    with torch.no_grad():
+        for name, value in tensors.items():
+            own[name].copy_(value)

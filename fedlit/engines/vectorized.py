@@ -1,0 +1,232 @@
+"""The fast engine: whole cohorts at once, in lanes × worker threads of one compiled program.
+
+Each lane holds one client; when its client is done, the next one is loaded. The longest clients go first. Which lane a
+client gets is a pure function of (steps, lanes, workers): with a queue it would depend on timing, and a resumed run
+would not give the same bits.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlit.client import Client, Phase
+from fedlit.cohort import Cohort
+from fedlit.engines.base import BatchPlan, Engine, Rows, Store, TrainData, row_weights
+from fedlit.engines.compiler import compile_program
+from fedlit.engines.program import Layout, LocalProgram, Schedule
+from fedlit.params import Params, under_prefix, with_prefix
+
+MAX_CAPACITY = 2048
+"""Steps of a lane that are scheduled at a time; longer timelines are run in windows of this length."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A client's place on the time axis of its lane: steps [start, end)."""
+
+    row: int
+    start: int
+    end: int
+
+
+def assign_lanes(steps: list[int], lanes: int) -> list[list[Job]]:
+    """Longest clients first, each onto the lane that is free first (ties: the lowest lane); idle clients get none."""
+    timeline: list[list[Job]] = [[] for _ in range(lanes)]
+    ends = [0] * lanes
+    for row in sorted((k for k in range(len(steps)) if steps[k] > 0), key=lambda k: (-steps[k], k)):
+        lane = min(range(lanes), key=lambda free: (ends[free], free))
+        timeline[lane].append(Job(row, ends[lane], ends[lane] + steps[row]))
+        ends[lane] += steps[row]
+    return timeline
+
+
+@dataclass
+class Task:
+    """What the workers share while a cohort trains; they write different rows of `out`."""
+
+    start: Params
+    context: Params
+    plans: dict[int, BatchPlan]
+    store: Store
+    lr: Tensor
+    out: Tensor
+
+
+Run = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor]
+
+
+class Worker:
+    """One thread's lanes with their buffers; runs its share of a cohort."""
+
+    def __init__(self, run: Run, lanes: int, carried: Layout, context: Layout, capacity: int, batch: int, like: Tensor):
+        self.run = run
+        self.carried, self.context = carried, context
+        self.flat = like.new_zeros(lanes, sum(carried.sizes))
+        self.read = like.new_zeros(lanes, sum(context.sizes))
+        self.schedule = Schedule(
+            torch.zeros(capacity, lanes, batch, dtype=torch.int64),
+            like.new_zeros(capacity, lanes, batch),
+            torch.full((capacity, lanes), -1),
+        )
+        self.ticks = torch.arange(capacity + 1).split(1)
+        self.weights = row_weights(batch).astype(self.schedule.row_weights.numpy().dtype)
+
+    def train(self, timeline: list[list[Job]], task: Task) -> None:
+        """Run every job of these lanes."""
+        capacity = len(self.schedule.step)
+        waiting = [list(reversed(jobs)) for jobs in timeline]
+        self.flat.zero_()  # idle lanes compute too; what they hold must stay finite
+        for lane in range(len(waiting)):
+            self._load(waiting, lane, task)
+        length = max((jobs[-1].end for jobs in timeline if jobs), default=0)
+        ends = sorted({job.end for jobs in timeline for job in jobs})
+        for window in range(0, length, capacity):
+            self._fill(timeline, task.plans, window)
+            now = window
+            for end in [end for end in ends if window < end < window + capacity] + [min(window + capacity, length)]:
+                if end > now:
+                    self.flat = self._advance(task, now - window, end - window)
+                    self._swap(waiting, end, task)
+                    now = end
+
+    def _advance(self, task: Task, first: int, last: int) -> Tensor:
+        return self.run(
+            self.flat, self.read, task.lr, task.store, self.schedule, self.ticks[first], self.ticks[last]
+        )
+
+    def _swap(self, waiting: list[list[Job]], now: int, task: Task) -> None:
+        """Take out the clients that are done and load the next ones."""
+        for lane, jobs in enumerate(waiting):
+            if jobs and jobs[-1].end == now:
+                task.out[jobs.pop().row] = self.flat[lane]
+                self._load(waiting, lane, task)
+
+    def _load(self, waiting: list[list[Job]], lane: int, task: Task) -> None:
+        if waiting[lane]:
+            row = waiting[lane][-1].row
+            self.carried.write(self.flat[lane], task.start, row)
+            self.context.write(self.read[lane], task.context, row)
+
+    def _fill(self, timeline: list[list[Job]], plans: dict[int, BatchPlan], window: int) -> None:
+        """Write the steps [window, window + capacity) of every lane into the schedule."""
+        index, weights, step = (part.numpy() for part in self.schedule)
+        step.fill(-1)
+        for lane, jobs in enumerate(timeline):
+            for job in jobs:
+                first, last = max(job.start, window), min(job.end, window + len(step))
+                if first < last:
+                    here, own = slice(first - window, last - window), slice(first - job.start, last - job.start)
+                    index[here, lane] = plans[job.row].index[own]
+                    weights[here, lane] = self.weights[plans[job.row].counts[own]]
+                    step[here, lane] = np.arange(own.start, own.stop)
+
+
+class VectorizedEngine(Engine):
+    """Lanes × worker threads.
+
+    Args:
+        seed: seed of the run.
+        rows: the data's gather function; runs inside the program.
+        lanes: clients that a worker trains at the same time.
+        workers: threads.
+        compiled: whether the program is compiled; the eager form gives the same numbers.
+        capacity: steps of a lane that are scheduled at a time.
+    """
+
+    def __init__(
+        self, seed: int, rows: Rows, *, lanes: int, workers: int, compiled: bool, capacity: int = MAX_CAPACITY
+    ) -> None:
+        super().__init__(seed, rows)
+        self.lanes, self.workers, self.compiled = lanes, workers, compiled
+        self.capacity = capacity
+        self._crews: dict[Phase, list[Worker]] = {}
+        self._pool = ThreadPoolExecutor(workers, "fedlit", torch.set_num_threads, (1,))
+
+    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+        """All clients of the cohort; those with 0 steps keep what they start with."""
+        carried = self._carried(client, cohort, phase)
+        context = {k: v for k, v in client.context(cohort).items() if f"state.{k}" not in carried}
+        like = next(iter(cohort.received.values()))
+        steps = cohort.steps.tolist()
+        task = Task(
+            start=carried,
+            context=context,
+            plans={k: self.plan(client, cohort, data, k) for k, count in enumerate(steps) if count > 0},
+            store=data.store,
+            lr=like.new_tensor(cohort.lr),
+            out=Layout.of(carried, stacked=True).join(carried),
+        )
+        crew = self._crew(client, phase, task)
+        timeline = assign_lanes(steps, self.lanes * self.workers)
+        shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
+        self._run(crew, shares, task)
+        return self._fill_cohort(cohort, Layout.of(carried, stacked=True).split(task.out))
+
+    def _run(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
+        """Every worker its share: in threads where the program is compiled, whose entry releases the GIL.
+
+        The eager form runs them one after the other: functional_call borrows the module, and gains nothing from threads.
+        """
+        if not self.compiled:
+            for worker, share in zip(crew, shares, strict=True):
+                worker.train(share, task)
+            return
+        jobs = [self._pool.submit(worker.train, share, task) for worker, share in zip(crew, shares, strict=True)]
+        for job in jobs:
+            job.result()
+
+    def _carried(self, client: Client, cohort: Cohort, phase: Phase) -> Params:
+        """Stacked: what each client carries from step to step, as it is before the first."""
+        start = self.start_of(cohort, phase)
+        memory = client.optimizer().init(start)
+        zeros = torch.zeros_like(cohort.sizes, dtype=next(iter(start.values())).dtype)
+        state = {name: cohort.state[name] for name in client.carried_states()}
+        return {
+            **with_prefix("params", start),
+            **with_prefix("memory", memory),
+            **with_prefix("state", state),
+            "loss": zeros,
+        }
+
+    def _fill_cohort(self, cohort: Cohort, carried: Params) -> Cohort:
+        cohort.params = under_prefix("params", carried)
+        cohort.buffers = cohort.received_buffers
+        cohort.losses = carried["loss"] / cohort.steps  # 0/0 = NaN where a client took no step
+        cohort.state |= under_prefix("state", carried)
+        return cohort
+
+    def _crew(self, client: Client, phase: Phase, task: Task) -> list[Worker]:
+        """The workers of a phase; built, and their program compiled, in the first round."""
+        if phase not in self._crews:
+            carried, context = Layout.of(task.start, stacked=True), Layout.of(task.context, stacked=True)
+            program = LocalProgram(client, phase, self.rows, self.lanes, carried, context)
+            shape = (self.capacity, client.batch_size, task.out)
+            crew = [Worker(program.eager, self.lanes, carried, context, *shape) for _ in range(self.workers)]
+            if self.compiled:
+                run = compiled_form(program, crew[0], task)
+                for worker in crew:
+                    worker.run = run
+            self._crews[phase] = crew
+        return self._crews[phase]
+
+
+def compiled_form(program: LocalProgram, worker: Worker, task: Task) -> Run:
+    """The program compiled for this worker's shapes, with the signature of its eager form."""
+    names = list(task.store)
+    tensors = [task.store[name] for name in names]
+    ticks = (worker.ticks[0], worker.ticks[1])
+    compiled = compile_program(
+        program.traceable(names), [worker.flat, worker.read, task.lr, *tensors, *worker.schedule, *ticks]
+    )
+
+    def run(
+        flat: Tensor, context: Tensor, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor
+    ) -> Tensor:
+        (moved,) = compiled(flat, context, lr, *(store[name] for name in names), *schedule, t0, t1)
+        return moved  # type: ignore[no-any-return]  # the compiler's output is untyped
+
+    return run

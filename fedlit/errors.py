@@ -1,0 +1,57 @@
+"""What can go wrong, as one tree. A message is one paragraph: what is wrong, where, and what to do.
+
+    FedlitError
+    ├── ConfigError     an option, or two options together, make no sense            exit code 2
+    ├── DataError       a data set is missing, damaged or cannot be split as asked   exit code 2
+    ├── RunError        a run folder cannot be created, read or written              exit code 2
+    │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
+    └── DivergedError   training left the finite numbers                             exit code 1
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedlitError(Exception):
+    """The root: everything that fedlit raises on purpose."""
+
+    exit_code = 2
+
+
+class ConfigError(FedlitError):
+    """An option has a value that makes no sense, alone or together with another."""
+
+
+class DataError(FedlitError):
+    """A data set is missing, damaged, or cannot be split as asked."""
+
+
+class RunError(FedlitError):
+    """A run folder cannot be created, read or written."""
+
+
+class ResumeError(RunError):
+    """A run cannot be continued from what its folder holds."""
+
+
+class DivergedError(FedlitError):
+    """A client's loss or weights are not finite, or the mean risk exploded."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, round: int, client: int | None) -> None:
+        super().__init__(message)
+        self.round = round
+        self.client = client
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`Did you mean 'x'? ` for a mistyped name, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"Did you mean '{close[0]}'? " if close else ""
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise ConfigError(message) unless the condition holds; for the checks of constructors."""
+    if not condition:
+        raise ConfigError(message)

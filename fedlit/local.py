@@ -1,0 +1,46 @@
+"""Local optimisers as pure functions: tensors in, tensors out, so that every engine can run them.
+
+`point` is where the gradient is taken, `step` applies it. The state is a dict of tensors with fixed shapes.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedlit.params import Params, scale, sq_norm
+
+
+@dataclass(frozen=True)
+class LocalSGD:
+    """SGD with heavy-ball momentum, as torch.optim.SGD: v <- m v + g, x <- x - lr v, with v = 0 at the start.
+
+    The gradient is clipped first and the weight decay added afterwards, as `clip_grad_norm_` followed by
+    `torch.optim.SGD(weight_decay=…)` does.
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+
+    def init(self, params: Params) -> Params:
+        """The state before the first step."""
+        return {name: torch.zeros_like(value) for name, value in params.items()} if self.momentum else {}
+
+    def point(self, params: Params, state: Params) -> Params:
+        """Where the gradient is taken: at the parameters themselves."""
+        return params
+
+    def step(self, params: Params, grads: Params, state: Params, lr: float | torch.Tensor) -> tuple[Params, Params]:
+        """One step; returns (parameters, state)."""
+        if self.clip is not None:
+            grads = clip_by_norm(grads, self.clip)
+        if self.weight_decay:
+            grads = {name: grads[name] + self.weight_decay * params[name] for name in params}
+        if self.momentum:
+            state = grads = {name: self.momentum * state[name] + grads[name] for name in params}
+        return {name: params[name] - lr * grads[name] for name in params}, state
+
+
+def clip_by_norm(grads: Params, limit: float) -> Params:
+    """Scale so that the norm over all tensors is at most `limit`; the 1e-6 is torch's own."""
+    return scale(grads, (limit / (sq_norm(grads).sqrt() + 1e-6)).clamp(max=1.0))

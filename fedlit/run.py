@@ -1,0 +1,322 @@
+"""The run folder: the names of its files, how they are written so that a kill loses nothing, how they are read back.
+
+Whole files are written under a temporary name and renamed; metrics.csv grows by one line in one system call. What the
+files mean is decided by the caller: checkpoints come through a function that writes them, so torch is not needed here.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+from numpy.typing import ArrayLike
+
+from fedlit.errors import RunError
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
+
+_INT = re.compile(r"-?\d+")
+_PART = re.compile(r"(\d{8})-(\d{8})\.parquet")  # first and last round, both included
+_DTYPES = {"round": "int64", "client": "int64", "size": "int64", "group": "str"}  # any other column: float64
+
+_FULL = "the disk is full. Free some space and continue with --resume"
+_READ_ONLY = "it is read-only for this user. Make it writable and continue with --resume, or choose another --run DIR"
+_NO_FOLDER = "a file stands where a folder should be. Move it away, or choose another folder with --run DIR"
+_REASONS = (
+    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL)
+    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _READ_ONLY)
+    | dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _NO_FOLDER)
+)
+
+
+class RunFolder:
+    """The files of one run, written so that a kill at any moment loses nothing that a checkpoint needs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.csv"
+        self.clients_dir = path / "clients"
+        self.clients = path / "clients.parquet"
+        self.summary = path / "summary.json"
+        self.partition = path / "partition.json"
+        self.checkpoints = path / "checkpoints"
+        self.last = self.checkpoints / "last.ckpt"
+        self.previous = self.checkpoints / "previous.ckpt"
+        self.best = self.checkpoints / "best.ckpt"
+        self.log = path / "log.txt"
+        self._columns: list[str] = []  # of metrics.csv, `round` first
+        self._metrics_fd: int | None = None
+        self._evaluated: list[dict[str, np.ndarray]] = []  # client records not yet on disk, one entry per round
+
+    def holds_run(self) -> bool:
+        """Whether a run was started here before."""
+        return any(path.exists() for path in (self.config, self.metrics, self.last))
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Make the folders and write config.yaml; RunError if that is not possible."""
+        with _explained(self.path):
+            for folder in (self.path, self.clients_dir, self.checkpoints):
+                folder.mkdir(parents=True, exist_ok=True)
+        self.write_text(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+    def clear(self) -> None:
+        """Remove the files that fedlit wrote, and nothing else.
+
+        Checkpoints go first and config.yaml last: a kill in between leaves a folder that still counts as a run, but
+        none that could be resumed with half of its records.
+        """
+        with _explained(self.path):
+            _remove(self.last, self.previous, self.best)
+            self.drop_clients_after(-1)
+            _remove(self.metrics, self.summary, self.partition, self.path / "partition.png", self.log, self.config)
+
+    # whole files
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write or replace a text file atomically."""
+        self.write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
+
+    def write_json(self, path: Path, obj: Any) -> None:
+        """Write or replace a JSON file atomically."""
+        self.write_text(path, json.dumps(obj, indent=2) + "\n")
+
+    def write_atomically(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Let `write` fill a temporary file, then rename it to `path`, which is either the old file or the new one."""
+        tmp = _temporary(path)
+        with _explained(path):
+            try:
+                tmp.unlink(missing_ok=True)  # a killed run's previous.ckpt.tmp may be a second name of last.ckpt
+                write(tmp)
+                _sync(tmp)
+                os.replace(tmp, path)
+                _sync(path.parent)
+            finally:
+                tmp.unlink(missing_ok=True)
+
+    def rotate_checkpoint(self, write: Callable[[Path], object]) -> None:
+        """Write a new last.ckpt; the old one becomes previous.ckpt. last.ckpt is complete at every instant."""
+
+        def write_then_keep_the_old(tmp: Path) -> None:
+            write(tmp)
+            _sync(tmp)  # the old previous.ckpt is given up only once the new checkpoint is on the disk
+            if self.last.exists():
+                self.write_atomically(self.previous, lambda copy: _duplicate(self.last, copy))
+
+        if self._metrics_fd is not None:
+            with _explained(self.metrics):
+                os.fsync(self._metrics_fd)  # no checkpoint may be newer than the rows that resume keeps
+        self.write_atomically(self.last, write_then_keep_the_old)
+
+    # metrics.csv
+
+    def start_metrics(self, columns: list[str], rows: Iterable[Mapping[str, float]]) -> None:
+        """Write metrics.csv anew with these rows (at resume: those up to the checkpoint) and keep it open."""
+        self.close()
+        self._columns = ["round", *columns]
+        header = ",".join(self._columns) + "\n"
+        if header.count(",") + 1 != len(set(self._columns)) or header.count("\n") != 1:
+            raise RunError(f"{self.metrics} cannot hold {columns}. Name each metric once, without comma or line end.")
+        self.write_text(self.metrics, header + "".join(self._line(row) for row in rows))
+        with _explained(self.metrics):
+            self._metrics_fd = os.open(self.metrics, os.O_WRONLY | os.O_APPEND)
+
+    def append_metrics(self, round: int, values: Mapping[str, float]) -> None:
+        """Append the row of one round: a missing column stays empty, an unknown one is an error."""
+        assert self._metrics_fd is not None, "start_metrics opens metrics.csv"
+        line = self._line({"round": round, **values}).encode()
+        with _explained(self.metrics):
+            written = os.write(self._metrics_fd, line)
+            if written < len(line):  # the disk became full within this line
+                os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _line(self, row: Mapping[str, float]) -> str:
+        unknown = sorted(row.keys() - set(self._columns))
+        if unknown:
+            raise RunError(
+                f"{self.metrics} has no column for {', '.join(unknown)}: its columns are fixed when a run starts. "
+                "Name every metric at the start, or begin a new run with --overwrite or --run DIR."
+            )
+        return ",".join(_format(row[name]) if name in row else "" for name in self._columns) + "\n"
+
+    # client records
+
+    def append_clients(self, round: int, columns: Mapping[str, ArrayLike]) -> None:
+        """Remember one evaluated round: columns of equal length, `client` among them, copied."""
+        rounds = np.full(np.size(columns["client"]), round, dtype=np.int64)
+        copies = {name: np.array(values, _DTYPES.get(name, "float64")) for name, values in columns.items()}
+        self._evaluated.append({"round": rounds} | copies)
+
+    def flush_clients(self) -> None:
+        """Write the remembered rounds as one part; to be called before every checkpoint."""
+        import pyarrow
+
+        filled = [columns for columns in self._evaluated if len(columns["round"])]
+        if filled:
+            table = pyarrow.concat_tables([pyarrow.table(columns) for columns in filled], promote_options="default")
+            first, last = int(filled[0]["round"][0]), int(filled[-1]["round"][0])
+            self._write_table(_part(self.clients_dir, first, last), table)
+        self._evaluated = []
+
+    def drop_clients_after(self, round: int) -> None:
+        """Forget the records of later rounds, which a resumed run makes again.
+
+        clients.parquet goes too: the parts hold its rows, and it would hide the rounds to come.
+        """
+        from pyarrow import compute, parquet
+
+        with _explained(self.clients_dir):
+            _remove(self.clients, *self.clients_dir.glob("*.parquet.tmp"))
+            for first, last, path in _parts(self.clients_dir):
+                if first > round:
+                    path.unlink()
+                elif last > round:  # replaced, then renamed: no instant shows a row twice
+                    table = parquet.read_table(path)
+                    self._write_table(path, table.filter(compute.field("round") <= round))
+                    os.replace(path, _part(self.clients_dir, first, round))
+
+    def finish_clients(self) -> None:
+        """Join all parts into clients.parquet, sorted by round and client; the parts stay for a later resume."""
+        self.flush_clients()
+        if _parts(self.clients_dir):
+            self._write_table(self.clients, _read_parts(self.clients_dir))
+
+    def close(self) -> None:
+        """Close metrics.csv; client records that were not flushed belong to no checkpoint and are not written."""
+        if self._metrics_fd is not None:
+            os.close(self._metrics_fd)
+        self._metrics_fd = None
+
+    def _write_table(self, path: Path, table: "pyarrow.Table") -> None:
+        from pyarrow import parquet
+
+        self.write_atomically(path, lambda tmp: parquet.write_table(table, tmp))
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The rows of metrics.csv, empty fields left out. A torn last line is dropped, any other bad line is an error."""
+    if not path.is_file():
+        raise RunError(f"{path} does not exist. Give the folder of a run that has started.")
+    *lines, torn = path.read_bytes().decode(errors="replace").split("\n")
+    columns = lines[0].split(",") if lines else []
+    if columns[:1] != ["round"]:
+        raise RunError(f"{path}, line 1: the header does not start with 'round'. Is it the metrics.csv of a run?")
+    rows = []
+    for number, line in enumerate(lines[1:], start=2):
+        row = _parse(columns, line)
+        if row is not None:
+            rows.append(row)
+        elif torn or number < len(lines):
+            raise RunError(
+                f"{path}, line {number}: {line[:80]!r} is not a row of {len(columns)} numbers. "
+                "The file was changed by something else: repair or delete that line."
+            )
+    return rows
+
+
+def read_clients(folder: Path) -> "pyarrow.Table":
+    """The client records of a run folder by round and client: clients.parquet, or the parts of an unfinished run."""
+    from pyarrow import parquet
+
+    run = RunFolder(folder)
+    if run.clients.exists():
+        return parquet.read_table(run.clients)
+    if not _parts(run.clients_dir):
+        raise RunError(f"{folder} holds no client records. Give the folder of a run that has evaluated its clients.")
+    return _read_parts(run.clients_dir)
+
+
+def run_name(data: str, algorithm: str, seed: int, fingerprint: str) -> str:
+    """The default name of a run folder: `<data>-<algorithm>-<seed>-<short hash>`."""
+    return f"{data}-{algorithm}-{seed}-{fingerprint}".lower()
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Eight hex digits that depend on the content of the mapping, not on the order of its keys."""
+    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn a full disk, a read-only place or a file in the way into a RunError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = _REASONS.get(error.errno or 0)
+        if reason is None:
+            raise
+        raise RunError(
+            f"{path} cannot be written: {reason}; the last complete checkpoint, if there is one, is untouched."
+        ) from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+        _temporary(path).unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _duplicate(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # some file systems have no hard links
+        shutil.copyfile(source, target)
+
+
+def _format(value: float) -> str:
+    """The shortest text that reads back as the same number."""
+    return str(int(value)) if isinstance(value, Integral) else repr(float(value))
+
+
+def _parse(columns: list[str], line: str) -> dict[str, float] | None:
+    """One row, or None if the line is not one."""
+    try:
+        fields = zip(columns, line.split(","), strict=True)
+        row = {name: int(text) if _INT.fullmatch(text) else float(text) for name, text in fields if text}
+    except ValueError:  # not a number, or not as many as there are columns
+        return None
+    return row if "round" in row else None
+
+
+def _part(folder: Path, first: int, last: int) -> Path:
+    return folder / f"{first:08d}-{last:08d}.parquet"
+
+
+def _parts(folder: Path) -> list[tuple[int, int, Path]]:
+    """First round, last round and path of each part, in order."""
+    found = ((_PART.fullmatch(path.name), path) for path in sorted(folder.glob("*.parquet")))
+    return [(int(match[1]), int(match[2]), path) for match, path in found if match]
+
+
+def _read_parts(folder: Path) -> "pyarrow.Table":
+    import pyarrow
+    from pyarrow import parquet
+
+    tables = [parquet.read_table(path) for _, _, path in _parts(folder)]
+    table = pyarrow.concat_tables(tables, promote_options="default")  # a column that a part lacks is null there
+    return table.sort_by([("round", "ascending"), ("client", "ascending")]).combine_chunks()

@@ -1,0 +1,1 @@
+"""What turns trained clients into a new server model: samplers, weightings, aggregation, optimisers, callbacks."""

@@ -1,0 +1,30 @@
+"""From trained clients to the pseudo-gradient that the server optimiser steps along."""
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.cohort import Cohort
+from fedlit.params import Params, scale, subtract, weighted_mean
+
+
+def pseudo_gradient(global_params: Params, cohort: Cohort, step: float) -> Params:
+    """step * (z - sum_i w_i x_i)."""
+    return scale(subtract(global_params, weighted_mean(cohort.params, cohort.weights)), step)
+
+
+def server_step(net: nn.Module, optimizer: torch.optim.Optimizer, gradient: Params) -> None:
+    """Let the server's optimiser move z along the pseudo-gradient."""
+    for name, parameter in net.named_parameters():
+        parameter.grad = gradient[name].to(parameter.dtype)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def averaged_buffers(cohort: Cohort) -> Params:
+    """Float buffers are averaged with the weights; integer ones (counters) are those of the first reporting client."""
+    first = int(torch.nonzero(cohort.reports)[0])
+    return {name: _average(value, cohort.weights, first) for name, value in cohort.buffers.items()}
+
+
+def _average(value: Tensor, weights: Tensor, first: int) -> Tensor:
+    return weighted_mean({"": value}, weights)[""] if value.is_floating_point() else value[first]

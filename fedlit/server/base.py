@@ -1,0 +1,51 @@
+"""ServerCallback: the hooks of a round, for algorithms and for users.
+
+Any subclass in `trainer.callbacks` takes part; nothing has to be registered. It is an ordinary Lightning callback,
+so `state_dict` / `load_state_dict` carry what the server keeps.
+"""
+
+from collections.abc import Sequence
+
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.utilities.rank_zero import rank_zero_info
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+
+
+class ServerCallback(Callback):
+    """A Lightning callback with the hooks of a federated round.
+
+    In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
+    control variates; may change `cohort.state`), on_pseudo_gradient (may change `cohort.pseudo_gradient`),
+    on_server_step_end (z has moved, the cohort's rows are kept), on_round_metrics (may add to `metrics`).
+    """
+
+    role: str | None = None
+    """What this callback does for an algorithm; a user's callback of the same role replaces the algorithm's own."""
+
+    def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """The cohort is gathered; nothing is trained yet."""
+
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """Local training is done; `cohort.params` and `cohort.losses` are filled."""
+
+    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """The pseudo-gradient is computed and may be changed in place."""
+
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """z has moved and the cohort's rows are kept."""
+
+    def on_round_metrics(
+        self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]
+    ) -> None:
+        """The round is measured; more numbers may be added. `cohort` is None for the initial model."""
+
+
+def merge_callbacks(own: Sequence[ServerCallback], users: Sequence[Callback]) -> list[Callback]:
+    """The algorithm's callbacks first, without those whose role one of the user's takes over."""
+    taken = {callback.role for callback in users if isinstance(callback, ServerCallback) and callback.role}
+    for callback in own:
+        if callback.role in taken:
+            rank_zero_info(f"fedlit: your callback takes the role '{callback.role}' instead of {type(callback).__name__}.")
+    return [callback for callback in own if callback.role not in taken] + list(users)

@@ -1,0 +1,88 @@
+"""Client samplers: who trains in a round, drawn from (seed, round) and nothing else."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedlit.cohort import Selection
+from fedlit.errors import ConfigError, nearest
+from fedlit.keys import Purpose, generator
+
+
+class Sampler:
+    """Base of the samplers; a subclass chooses ids, sorted, and everyone who trains also reports."""
+
+    def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
+        """Ids of `count` clients out of those with these training sizes."""
+        raise NotImplementedError
+
+    def select(self, seed: int, round: int, sizes: np.ndarray, count: int) -> Selection:
+        """The cohort of a round: the same for every algorithm and engine."""
+        chosen = sorted(int(k) for k in self.choose(generator(seed, Purpose.COHORT, round=round), sizes, count))
+        return Selection(train=chosen, report=chosen)
+
+
+class UniformSampler(Sampler):
+    """Uniform without replacement."""
+
+    def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
+        """`count` clients, each set equally likely."""
+        return rng.choice(len(sizes), size=count, replace=False).tolist()
+
+
+class AllSampler(Sampler):
+    """All clients, every round."""
+
+    def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
+        """Everyone, whatever `count` says."""
+        return range(len(sizes))
+
+
+class SizeSampler(Sampler):
+    """Without replacement, with probability proportional to the training samples n_i."""
+
+    def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
+        """`count` clients drawn one after the other, by size among those left."""
+        if count > np.count_nonzero(sizes):
+            raise ConfigError(
+                f"trainer.clients_per_round is {count}, but only {np.count_nonzero(sizes)} clients have training "
+                "samples and trainer.sampler 'size' draws no others. Lower clients_per_round."
+            )
+        return rng.choice(len(sizes), size=count, replace=False, p=sizes / sizes.sum()).tolist()
+
+
+class FixedSampler(Sampler):
+    """The same list of clients, every round.
+
+    Args:
+        clients: ids of the clients that train.
+    """
+
+    def __init__(self, clients: list[int]) -> None:
+        if not clients or len(set(clients)) != len(clients) or min(clients) < 0:
+            raise ConfigError(f"FixedSampler got clients {clients}; give a list of different ids, each 0 or more.")
+        self.clients = clients
+
+    def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
+        """The list, whatever `count` says."""
+        if max(self.clients) >= len(sizes):
+            raise ConfigError(
+                f"FixedSampler names client {max(self.clients)}, but the data have clients 0 to {len(sizes) - 1}. "
+                "Leave it out of the list."
+            )
+        return self.clients
+
+
+_BY_NAME: dict[str, type[Sampler]] = {"uniform": UniformSampler, "all": AllSampler, "size": SizeSampler}
+
+
+def find_sampler(sampler: str | Sampler) -> Sampler:
+    """A sampler from its name in configs, or itself."""
+    if isinstance(sampler, Sampler):
+        return sampler
+    if sampler not in _BY_NAME:
+        raise ConfigError(
+            f"trainer.sampler is '{sampler}', which is no sampler. {nearest(sampler, _BY_NAME)}"
+            f"Known: {', '.join(_BY_NAME)}, or the class FixedSampler with its list of clients."
+        )
+    return _BY_NAME[sampler]()
