@@ -1,1 +1,49 @@
-from fedlit import _torchvision  # noqa: F401
+"""fedlit: federated-learning experiments on PyTorch Lightning. The public names, nothing else."""
+
+from fedlit import _torchvision  # isort: skip  # first: without it Lightning cannot be imported beside a CPU torch
+
+from fedlit.algorithms.fedavg import FedAvg
+from fedlit.algorithms.fedbc import FedBC
+from fedlit.algorithms.fedprox import FedProx
+from fedlit.client import Batch, Client, Phase
+from fedlit.cohort import Cohort
+from fedlit.data.base import FederatedDataModule
+from fedlit.data.synthetic import Synthetic
+from fedlit.data.tensor import TensorData
+from fedlit.loop import FederatedLoop
+from fedlit.models import MLP, LeNet, Softmax
+from fedlit.server.base import ServerCallback
+from fedlit.server.optimizers import SGD
+from fedlit.server.sampling import AllSampler, FixedSampler, SizeSampler, UniformSampler
+from fedlit.server.weights import Dual, Samples, Uniform
+from fedlit.states import RECEIVED, ClientStates
+from fedlit.trainer import FederatedTrainer
+
+__all__ = [
+    "MLP",
+    "RECEIVED",
+    "SGD",
+    "AllSampler",
+    "Batch",
+    "Client",
+    "ClientStates",
+    "Cohort",
+    "Dual",
+    "FedAvg",
+    "FedBC",
+    "FedProx",
+    "FederatedDataModule",
+    "FederatedLoop",
+    "FederatedTrainer",
+    "FixedSampler",
+    "LeNet",
+    "Phase",
+    "Samples",
+    "ServerCallback",
+    "SizeSampler",
+    "Softmax",
+    "Synthetic",
+    "TensorData",
+    "Uniform",
+    "UniformSampler",
+]

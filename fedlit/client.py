@@ -18,11 +18,13 @@ import torch.nn.functional as F
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError, require
 from fedlit.local import LocalSGD
-from fedlit.params import Params, expand, sq_norm, subtract, with_prefix
+from fedlit.params import Params, sq_norm, subtract, with_prefix
 from fedlit.states import RECEIVED, ModelRow, StateSpec
 
 
@@ -129,9 +131,13 @@ class Client(LightningModule):
 
     # ---- what an algorithm may override ---------------------------------------------------------------------------
 
+    def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
+        """(rows,) one loss per row of the net's output; cross-entropy unless overridden."""
+        return F.cross_entropy(output, y, reduction="none")
+
     def sample_losses(self, batch: Batch) -> Tensor:
-        """(rows,) one loss per row; cross-entropy of the net unless overridden."""
-        return F.cross_entropy(self.net(batch.x), batch.y, reduction="none")
+        """(rows,) one loss per row of a batch."""
+        return self.row_losses(self.net(batch.x), batch.y)
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> Tensor | dict[str, Tensor]:
         """ONE scalar whose gradient is the direction of the local step, or a dict.
@@ -141,7 +147,7 @@ class Client(LightningModule):
         return self.task_loss(batch)
 
     def state_spec(self) -> StateSpec:
-        """Rows kept per client with their initial value: a number, INITIAL or RECEIVED."""
+        """Rows kept per client with their initial value: a number or RECEIVED."""
         return {}
 
     def carried_states(self) -> tuple[str, ...]:
@@ -156,8 +162,8 @@ class Client(LightningModule):
         """(clients,) local steps, given those that the options plan; 0 = does not train this round."""
         return planned
 
-    def optimizer(self) -> LocalSGD:  # type: ignore[override]  # LightningModule.optimizers() is another thing
-        """The local optimiser."""
+    def local_optimizer(self) -> LocalSGD:
+        """The optimiser of the local steps."""
         return LocalSGD(self.momentum, self.weight_decay, self.clip)
 
     def server_callbacks(self) -> list[Any]:
@@ -214,16 +220,15 @@ class Client(LightningModule):
             else:
                 self.register_buffer(name, like.new_tensor(initial), persistent=False)
 
-    def initial_rows(self, received: Params, initial: Params) -> dict[str, Tensor]:
-        """Stacked rows of clients that take part for the first time."""
-        clients = len(next(iter(received.values())))
+    def initial_rows(self, received: Params) -> dict[str, Tensor]:
+        """Stacked rows of clients that take part for the first time and received these models."""
         like = next(iter(received.values()))
         rows: dict[str, Tensor] = {}
         for name, value in self.state_spec().items():
-            if isinstance(value, ModelRow):
-                rows |= with_prefix(name, received if value is RECEIVED else expand(initial, clients))
+            if value is RECEIVED:
+                rows |= with_prefix(name, received)
             else:
-                rows[name] = like.new_full((clients,), value)
+                rows[name] = like.new_full((len(like),), value)
         return rows
 
     def context(self, cohort: Cohort) -> dict[str, Tensor]:
@@ -242,6 +247,11 @@ class Client(LightningModule):
         finally:
             self._stepping = False
 
+    def score(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows,) losses and (rows,) hits of the net with these parameters and buffers, without training it."""
+        output: Tensor = functional_call(self.net, dict(params), (x,))
+        return self.row_losses(output, y), output.argmax(1) == y
+
     def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
         """(clients,) local steps that the options plan for clients of these sizes."""
         batches = self.batches_per_epoch(sizes)
@@ -250,9 +260,10 @@ class Client(LightningModule):
         return batches * self.local_epochs
 
     def batches_per_epoch(self, sizes: np.ndarray) -> np.ndarray:
-        """(clients,) mini-batches in a pass over the data."""
+        """(clients,) mini-batches in a pass over the data; BatchNorm cannot use one of a single row."""
         full, ragged = np.divmod(sizes, self.batch_size)
-        return full + ((ragged > 0) & ~(self.drop_last & (full > 0)))
+        fewest = 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
+        return np.asarray(full + ((ragged >= fewest) & ~(self.drop_last & (full > 0))))
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round."""

@@ -14,11 +14,10 @@ from torch import Tensor
 class ModelRow(Enum):
     """Initial value of a state that is a whole model."""
 
-    INITIAL = "z at round 0"
     RECEIVED = "z at the client's first participation"
 
 
-INITIAL, RECEIVED = ModelRow.INITIAL, ModelRow.RECEIVED
+RECEIVED = ModelRow.RECEIVED
 
 StateSpec = dict[str, float | ModelRow]
 
@@ -49,6 +48,14 @@ class ClientStates:
             if known:
                 rows[name][known] = self._rows[name][slots]
         return rows
+
+    def keeps(self, name: str) -> bool:
+        """Whether there are rows of this name."""
+        return name in self._rows
+
+    def column(self, name: str) -> Tensor:
+        """One state of all touched clients, in the order of `touched` (a view)."""
+        return self._rows[name][: len(self._slots)]
 
     def row(self, name: str, client: int) -> Tensor:
         """One row of one touched client (a view)."""

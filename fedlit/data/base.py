@@ -162,6 +162,12 @@ class FederatedDataModule(LightningDataModule, ABC):
         """(x, y) of the row numbers `index` (rows,). Traced into compiled programs: no branch on a value."""
         return store["x"].index_select(0, index), store["y"].index_select(0, index)
 
+    def cast(self, dtype: torch.dtype) -> None:
+        """Hold floating-point samples in the model's dtype; pictures stay uint8."""
+        for name, value in self.store.items():
+            if value.is_floating_point():
+                self.store[name] = value.to(dtype)
+
     def describe(self) -> dict[str, object]:
         """The partition in plain numbers, ready for JSON."""
         return {

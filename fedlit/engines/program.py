@@ -84,7 +84,7 @@ class LocalProgram:
 
     def __init__(self, client: Client, phase: Phase, rows: Rows, lanes: int, carried: Layout, context: Layout) -> None:
         self.step_module = _Step(client, phase.step_method)
-        self.optimizer = client.optimizer()
+        self.optimizer = client.local_optimizer()
         self.rows = rows
         self.lanes = lanes
         self.carried = carried

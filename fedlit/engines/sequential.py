@@ -40,7 +40,7 @@ class SequentialEngine(Engine):
         if steps == 0:
             return torch.full((), torch.nan)
         plan, tasks = self.plan(client, cohort, data, k), []
-        optimizer = client.optimizer()
+        optimizer = client.local_optimizer()
         memory = optimizer.init(client.local_params)
         with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
             torch.manual_seed(torch_seed(self.seed, Purpose.DROPOUT, round=cohort.round, client=cohort.clients[k]))

@@ -182,7 +182,7 @@ class VectorizedEngine(Engine):
     def _carried(self, client: Client, cohort: Cohort, phase: Phase) -> Params:
         """Stacked: what each client carries from step to step, as it is before the first."""
         start = self.start_of(cohort, phase)
-        memory = client.optimizer().init(start)
+        memory = client.local_optimizer().init(start)
         zeros = torch.zeros_like(cohort.sizes, dtype=next(iter(start.values())).dtype)
         state = {name: cohort.state[name] for name in client.carried_states()}
         return {

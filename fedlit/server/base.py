@@ -4,13 +4,15 @@ Any subclass in `trainer.callbacks` takes part; nothing has to be registered. It
 so `state_dict` / `load_state_dict` carry what the server keeps.
 """
 
+import logging
 from collections.abc import Sequence
 
 from pytorch_lightning import Callback, Trainer
-from pytorch_lightning.utilities.rank_zero import rank_zero_info
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
+
+log = logging.getLogger("fedlit")
 
 
 class ServerCallback(Callback):
@@ -21,6 +23,8 @@ class ServerCallback(Callback):
     on_server_step_end (z has moved, the cohort's rows are kept), on_round_metrics (may add to `metrics`).
     """
 
+    metrics: tuple[str, ...] = ()
+    """Names that on_round_metrics adds: the columns of metrics.csv are fixed when a run starts."""
     role: str | None = None
     """What this callback does for an algorithm; a user's callback of the same role replaces the algorithm's own."""
 
@@ -47,5 +51,5 @@ def merge_callbacks(own: Sequence[ServerCallback], users: Sequence[Callback]) ->
     taken = {callback.role for callback in users if isinstance(callback, ServerCallback) and callback.role}
     for callback in own:
         if callback.role in taken:
-            rank_zero_info(f"fedlit: your callback takes the role '{callback.role}' instead of {type(callback).__name__}.")
+            log.info(f"fedlit: your callback takes the role '{callback.role}' instead of {type(callback).__name__}.")
     return [callback for callback in own if callback.role not in taken] + list(users)

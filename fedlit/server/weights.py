@@ -3,15 +3,17 @@
 Each is a pure function of the cohort's tensors. Weights are >= 0 and sum to 1 over the reporting clients.
 """
 
+import logging
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from pytorch_lightning.utilities.rank_zero import rank_zero_info
 from torch import Tensor
 
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError, nearest
+
+log = logging.getLogger("fedlit")
 
 
 class Weighed(NamedTuple):
@@ -65,7 +67,7 @@ class Dual(Weighting):
         total = float(dual.sum())
         if total > 0 and total < float("inf"):
             return Weighed(normalise(dual, cohort.reports))
-        rank_zero_info(f"Round {cohort.round + 1}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
+        log.info(f"Round {cohort.round + 1}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
         return find_weighting(self.fallback).weigh(cohort)
 
 

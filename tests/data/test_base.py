@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedlit._torchvision  # noqa: F401  (before Lightning, whichever test file is run alone)
-from fedlit.data import FederatedDataModule, Store
-from fedlit.data.base import RowNumbers, share
+from fedlit.data import ClientData, FederatedDataModule, Store
+from fedlit.data.base import RowNumbers, partition_hash, share
 from fedlit.errors import ConfigError, DataError
 
 FRACTIONS = st.floats(0, 1, exclude_max=True)
@@ -121,6 +121,11 @@ def test_a_share_is_that_of_the_decimal_number_the_user_wrote() -> None:
 
 def test_the_split_is_shuffled() -> None:
     assert ready([range(100)]).everyone.train[0].diff().min() < 0
+
+
+def test_clients_of_equal_size_are_shuffled_differently() -> None:
+    first, second = ready(consecutive([100, 100])).everyone.train
+    assert not first.equal(second - 100)
 
 
 def test_no_test_fraction_means_no_test_samples() -> None:
@@ -257,8 +262,12 @@ def test_the_hash_tells_apart_who_owns_the_same_rows() -> None:
 
 
 def test_the_hash_tells_apart_where_one_client_ends() -> None:
-    left, right = ready([[0], [1]], test_fraction=0.0), ready([[0, 1], []], test_fraction=0.0, allow_empty=True)
-    assert left.partition_hash != right.partition_hash
+    def with_train(*clients: list[int]) -> str:
+        nothing = [torch.tensor([], dtype=torch.int64) for _ in clients]
+        train = [torch.tensor(rows) for rows in clients]
+        return partition_hash(ClientData({"y": torch.arange(3)}, train=train, val=nothing, test=nothing))
+
+    assert with_train([0, 1], [2]) != with_train([0], [1, 2])
 
 
 def test_the_hash_depends_on_labels() -> None:
@@ -288,12 +297,12 @@ def test_the_description_survives_json() -> None:
 
 
 def test_the_description_counts_parts_and_training_classes() -> None:
-    data = ready([range(6)], test_fraction=0.0, val_fraction=0.0)
+    data = ready([[0, 1, 3, 4, 6]], test_fraction=0.0, val_fraction=0.0)
     assert data.describe() == {
         "name": "Given",
         "seed": 0,
         "num_clients": 1,
         "num_classes": 3,
         "hash": data.partition_hash,
-        "clients": [{"train": 6, "val": 0, "test": 0, "classes": [2, 2, 2]}],
+        "clients": [{"train": 5, "val": 0, "test": 0, "classes": [3, 2, 0]}],
     }

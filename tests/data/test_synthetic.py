@@ -147,6 +147,7 @@ def test_the_global_random_state_is_not_read() -> None:
 
 
 def test_the_global_random_state_is_not_changed() -> None:
+    np.random.seed(123)
     before = np.random.get_state(legacy=False)
     ready()
     after = np.random.get_state(legacy=False)

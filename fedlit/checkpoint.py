@@ -1,0 +1,128 @@
+"""Checkpoints of a run folder: last.ckpt and previous.ckpt by time or by rounds, best.ckpt by validation accuracy."""
+
+import logging
+import io
+import pickle
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Checkpoint
+from pytorch_lightning.loggers import WandbLogger
+
+from fedlit.errors import ResumeError
+from fedlit.loop import FederatedLoop
+from fedlit.run import RunFolder
+
+log = logging.getLogger("fedlit")
+
+SECONDS_BETWEEN = 30.0
+"""A kill loses at most this much work, unless checkpoint_every says otherwise."""
+
+
+class RunCheckpoint(Checkpoint):
+    """Writes the checkpoints of a run folder; the state is always that of a round's end.
+
+    Args:
+        folder: the run's folder.
+        every: rounds between checkpoints; by time (30 s) unless given. The end of a run always has one.
+    """
+
+    def __init__(self, folder: RunFolder, every: int | None) -> None:
+        self.folder = folder
+        self.every = every
+        self.saved_round: int | None = None
+        self.saved_best: int | None = None
+        self.saved_at = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save when it is time."""
+        if self.every is not None:
+            due = loop_of(trainer).rounds_done % self.every == 0
+        else:
+            due = time.monotonic() - self.saved_at >= SECONDS_BETWEEN
+        if due:
+            self.save(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The end, or an interrupt: always a checkpoint."""
+        self.save(trainer)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """The W&B run's id: a resumed run continues its own curve."""
+        wandb = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
+        checkpoint["wandb_id"] = wandb[0].version if wandb else None
+
+    def save(self, trainer: Trainer) -> None:
+        """Client records first, so that no checkpoint is newer than the rows that resume keeps."""
+        loop = loop_of(trainer)
+        if self.saved_round == loop.rounds_done:
+            return
+        self.folder.flush_clients()
+        self.folder.rotate_checkpoint(lambda path: trainer.save_checkpoint(path, weights_only=False))
+        if loop.best.round is not None and loop.best.round != self.saved_best:
+            write_tensors(self.folder, self.folder.best, loop.best.state_dict())
+            self.saved_best = loop.best.round
+        self.saved_round, self.saved_at = loop.rounds_done, time.monotonic()
+
+
+def loop_of(trainer: Trainer) -> FederatedLoop:
+    """The federated loop of a trainer."""
+    loop = trainer.fit_loop
+    assert isinstance(loop, FederatedLoop)
+    return loop
+
+
+def write_tensors(folder: RunFolder, path: Path, content: dict[str, Any]) -> None:
+    """Save tensors and plain data; through memory, because torch reports a full disk in a way of its own."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    folder.write_atomically(path, lambda tmp: tmp.write_bytes(buffer.getbuffer()))
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint that can be read."""
+
+    path: Path
+    rounds: int
+    wandb_id: str | None
+
+
+def find_checkpoint(folder: RunFolder) -> Found | None:
+    """The newest whole checkpoint, or None where no round was saved yet.
+
+    A damaged last.ckpt falls back to previous.ckpt, and a line says so.
+    """
+    damaged: list[str] = []
+    for path in (folder.last, folder.previous):
+        if not path.exists():
+            continue
+        content = read_checkpoint(path)
+        if content is None:
+            damaged.append(path.name)
+            continue
+        found = Found(path, content["loops"]["fit_loop"]["rounds"], content.get("wandb_id"))
+        if damaged:
+            log.warning(
+                f"{folder.checkpoints / damaged[0]} is damaged; continuing from {path.name}, after round {found.rounds}."
+            )
+        return found
+    if damaged:
+        raise ResumeError(
+            f"{' and '.join(damaged)} in {folder.checkpoints} cannot be read: the files are damaged. Restore them from "
+            "a copy, or start the run anew with --overwrite."
+        )
+    return None
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """The content of a checkpoint, tensors and plain data only; None if the file is damaged."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError):  # a damaged archive fails in many ways
+        return None
+    return content if isinstance(content, dict) and "loops" in content else None

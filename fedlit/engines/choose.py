@@ -1,0 +1,134 @@
+"""Which engine, how many lanes and workers, compiled or not: decided once, from counted work, and recorded."""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedlit.client import Client
+from fedlit.engines.base import Engine, Rows
+from fedlit.engines.compiler import missing_compiler
+from fedlit.engines.sequential import SequentialEngine
+from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
+
+EngineName = Literal["auto", "sequential", "vectorized"]
+
+COMPILE_PAYS_S = 12.0
+"""Estimated seconds of the sequential engine above which compiling (about 10 s the first time) pays."""
+STEP_S, FLOP_S = 3e-4, 2e10
+"""Rough costs of a sequential step: its overhead, and the floating-point operations done in a second."""
+SMALL_NET = 20_000
+"""Parameters up to which several lanes beat one (docs/performance.md)."""
+EAGER_LANES = 16
+"""Lanes of the eager form, which lives from stacking many clients."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What trains the cohorts of a run; it never changes in mid-run."""
+
+    engine: str
+    lanes: int
+    workers: int
+    compiled: bool
+    capacity: int
+    why: str
+
+    def line(self) -> str:
+        """One line for the user."""
+        form = f", {self.lanes} lanes × {self.workers} workers" if self.engine == "vectorized" else ""
+        compiled = (", compiled" if self.compiled else ", eager") if self.engine == "vectorized" else ""
+        return f"engine: {self.engine}{form}{compiled} ({self.why})"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asked for; None = decide."""
+
+    engine: EngineName = "auto"
+    lanes: int | None = None
+    workers: int | None = None
+    compiled: bool | None = None
+
+
+def choose(request: Request, client: Client, planned: np.ndarray, per_round: int, rounds: int, sample: Tensor) -> Choice:
+    """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape."""
+    reason = not_vectorizable(client.net)
+    flop = step_flop(client, sample)
+    steps = rounds * per_round * float(planned.mean())
+    seconds = steps * (STEP_S + flop / FLOP_S)
+    work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
+    if reason is not None and request.engine != "sequential":
+        return _sequential(reason)
+    no_compiler = missing_compiler()
+    compiled = no_compiler is None if request.compiled is None else request.compiled
+    if request.engine == "sequential":
+        return _sequential("as asked")
+    if request.engine == "auto":
+        if seconds < COMPILE_PAYS_S and request.compiled is None:
+            return _sequential(f"{work}: compiling would not pay")
+        if not compiled and not _is_small(client.net):
+            return _sequential(no_compiler or "the eager form is slower on this network")
+    return _vectorized(request, client, planned, per_round, compiled, no_compiler or work)
+
+
+def make_engine(choice: Choice, seed: int, rows: Rows) -> Engine:
+    """The engine of a choice."""
+    if choice.engine == "sequential":
+        return SequentialEngine(seed, rows)
+    return VectorizedEngine(
+        seed, rows, lanes=choice.lanes, workers=choice.workers, compiled=choice.compiled, capacity=choice.capacity
+    )
+
+
+def not_vectorizable(net: nn.Module) -> str | None:
+    """Why this net can only be trained by the sequential engine, or None."""
+    for name, module in net.named_modules():
+        if isinstance(module, nn.Dropout) and module.p > 0:
+            return f"'{name}' is nn.Dropout, which draws from a stream that lanes and threads would share"
+    for name, _ in net.named_buffers():
+        return f"the net has the buffer '{name}', which the vectorized engine does not carry per client"
+    return None
+
+
+def step_flop(client: Client, sample: Tensor) -> float:
+    """Floating-point operations of one local step: about three forward passes over a batch."""
+    batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        client.net(batch)
+    return 3.0 * counter.get_total_flops()
+
+
+def _sequential(why: str) -> Choice:
+    return Choice("sequential", lanes=1, workers=1, compiled=False, capacity=0, why=why)
+
+
+def _vectorized(
+    request: Request, client: Client, planned: np.ndarray, per_round: int, compiled: bool, why: str
+) -> Choice:
+    workers = request.workers or (min(len(os.sched_getaffinity(0)), per_round) if compiled else 1)
+    lanes = request.lanes or _lanes(client.net, planned, per_round, workers, compiled)
+    longest = int(planned.max())
+    heaviest = np.sort(planned)[-per_round:].sum() / (lanes * workers) + longest
+    capacity = min(MAX_CAPACITY, 1 << (max(int(heaviest), 1) - 1).bit_length())  # few shapes: programs are cached
+    return Choice("vectorized", lanes, workers, compiled, capacity, why)
+
+
+def _lanes(net: nn.Module, planned: np.ndarray, per_round: int, workers: int, compiled: bool) -> int:
+    """One for convolutions (vmap would group them) and large nets; else as many as the longest client leaves room for."""
+    if any(isinstance(module, nn.modules.conv._ConvNd) for module in net.modules()):
+        return 1
+    if not compiled:
+        return min(per_round, EAGER_LANES)
+    if not _is_small(net):
+        return 1
+    longest = np.quantile(planned, 1 - 1 / (per_round + 1))
+    return int(np.clip(round(per_round * planned.mean() / longest / workers), 1, 4))
+
+
+def _is_small(net: nn.Module) -> bool:
+    return sum(value.numel() for value in net.parameters()) <= SMALL_NET

@@ -1,0 +1,173 @@
+"""The numbers of a run: which columns there are, the rows so far, the best model, the record of each user."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+from fedlit.data.base import FederatedDataModule
+from fedlit.metrics import UserScores, distribution
+from fedlit.params import Params, clone, stacked_sq_norm, subtract
+from fedlit.states import ClientStates
+
+_SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10")
+_PERSONAL = ("acc_min", "acc_max", "acc_var", "acc_p10")
+
+
+def round_columns(client: Client, *, validated: bool, local: bool) -> list[str]:
+    """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
+    state = client.state_spec()
+    return [
+        *("train/loss", "train/lr"),
+        *(("val/acc", "val/loss") if validated else ()),
+        *("global/acc", "global/loss", "global/user_acc"),
+        *(("local/acc", "local/pooled_acc", "personal/acc", "personal/pooled_acc") if local else ()),
+        *(f"personal/{name}" for name in _PERSONAL if local),
+        *(f"users/{name}" for name in _SPREAD),
+        *("users/gini", "users/entropy"),
+        *(f"{user}/{name}" for user in ("min_user", "max_user") for name in ("acc", "weight", "size_share")),
+        *(f"dual/{name}" for name in ("mean", "min", "max") if "dual" in state),
+        *(("tolerance/mean",) if "tolerance" in state else ()),
+        *("distance/mean", "comm/up_mb", "comm/down_mb", "time/train_s", "time/eval_s", "time/round_s"),
+    ]
+
+
+def round_metrics(cohort: Cohort, client: Client, loss: float) -> dict[str, float]:
+    """What is known of every round without evaluating a model."""
+    reports = cohort.reports
+    share = cohort.sizes.double() / cohort.sizes[reports].sum()
+    distance = stacked_sq_norm(subtract(cohort.params, cohort.received))
+    values = {"train/loss": loss, "train/lr": cohort.lr, "distance/mean": float(distance[reports].double().mean())}
+    for user, largest in (("min_user", False), ("max_user", True)):
+        k = cohort.extreme(largest=largest)
+        values |= {f"{user}/weight": float(cohort.weights[k]), f"{user}/size_share": float(share[k])}
+    if "dual" in cohort.state:
+        dual = cohort.state["dual"][reports].double()
+        values |= {"dual/mean": float(dual.mean()), "dual/min": float(dual.min()), "dual/max": float(dual.max())}
+    if "tolerance" in cohort.state:
+        values["tolerance/mean"] = float(cohort.state["tolerance"][reports].double().mean())
+    down, up = client.traffic()
+    number_mb = next(iter(cohort.received.values())).element_size() / 1e6
+    return values | {
+        "comm/down_mb": len(cohort.clients) * down * number_mb,
+        "comm/up_mb": int(reports.sum()) * up * number_mb,
+    }
+
+
+def local_metrics(local: UserScores) -> dict[str, float]:
+    """The users' own models: means, and their spread over users."""
+    spread = distribution(local.accuracy)
+    return {
+        "local/acc": local.mean,
+        "local/pooled_acc": local.pooled,
+        "personal/acc": local.mean,
+        "personal/pooled_acc": local.pooled,
+        **{f"personal/{name}": spread[name.removeprefix("acc_")] for name in _PERSONAL},
+    }
+
+
+def extreme_user_metrics(cohort: Cohort, users: UserScores) -> dict[str, float]:
+    """Accuracy of z for the cohort's smallest and largest client."""
+    accuracy = users.accuracy
+    return {
+        "min_user/acc": float(accuracy[cohort.clients[cohort.extreme(largest=False)]]),
+        "max_user/acc": float(accuracy[cohort.clients[cohort.extreme(largest=True)]]),
+    }
+
+
+def user_records(
+    cohort: Cohort | None, data: FederatedDataModule, states: ClientStates, users: UserScores, local: UserScores | None
+) -> dict[str, Any]:
+    """One row per client of an evaluated round, as columns (clients.parquet)."""
+    missing = torch.full((data.num_clients,), torch.nan, dtype=torch.float64)
+    weight = missing.clone()
+    if cohort is not None:
+        weight[cohort.clients] = cohort.weights.double()
+    kept = {name: missing.clone() for name in ("dual", "tolerance")}
+    for name, column in kept.items():
+        if states.touched and states.keeps(name):
+            column[states.touched] = states.column(name).double()
+    accuracy_local = missing if local is None else local.accuracy
+    return {
+        "client": range(data.num_clients),
+        "group": data.groups,
+        "size": data.sizes.tolist(),
+        "weight": weight.numpy(),
+        **{name: column.numpy() for name, column in kept.items()},
+        "acc_global": users.accuracy.numpy(),
+        "acc_local": accuracy_local.numpy(),
+        "acc_personal": accuracy_local.numpy(),
+        "loss": users.loss.numpy(),
+    }
+
+
+class History:
+    """The rows of metrics.csv, in memory and in every checkpoint. What is not a number is left out of a row."""
+
+    def __init__(self) -> None:
+        self.columns: list[str] = []
+        self.rounds: list[int] = []
+        self.rows: list[dict[str, float]] = []
+
+    def add(self, round: int, values: dict[str, float]) -> None:
+        """The row of a round."""
+        self.rounds.append(round)
+        self.rows.append({name: value for name, value in values.items() if value == value})
+
+    def numbered(self) -> list[dict[str, float]]:
+        """The rows with their round."""
+        return [{"round": round, **row} for round, row in zip(self.rounds, self.rows, strict=True)]
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """(rounds, values) of one metric, where it was measured."""
+        known = [(r, row[name]) for r, row in zip(self.rounds, self.rows, strict=True) if name in row]
+        return [r for r, _ in known], [value for _, value in known]
+
+    def last(self) -> dict[str, float]:
+        """The newest value of every metric."""
+        newest: dict[str, float] = {}
+        for row in self.rows:
+            newest |= row
+        return {name: newest[name] for name in self.columns if name in newest}
+
+    def state_dict(self) -> dict[str, Any]:
+        """One matrix (rounds, columns) with NaN where there is nothing: small, and only tensors and plain data."""
+        values = [[row.get(name, torch.nan) for name in self.columns] for row in self.rows]
+        return {
+            "columns": self.columns,
+            "rounds": self.rounds.copy(),
+            "values": torch.tensor(values, dtype=torch.float64).reshape(len(self.rows), len(self.columns)),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.columns, self.rounds, self.rows = list(state["columns"]), [], []
+        for round, values in zip(state["rounds"], state["values"].tolist(), strict=True):
+            self.add(round, dict(zip(self.columns, values, strict=True)))
+
+
+@dataclass
+class Best:
+    """The server's model of the round with the best validation accuracy; never chosen on test data."""
+
+    metric: str = "val/acc"
+    round: int | None = None
+    value: float | None = None
+    model: Params = field(default_factory=dict)
+
+    def offer(self, round: int, values: dict[str, float], model: dict[str, Tensor]) -> None:
+        """Keep a copy of the model if this round is better than all before it."""
+        value = values.get(self.metric)
+        if value is not None and (self.value is None or value > self.value):
+            self.round, self.value, self.model = round, value, clone(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain data."""
+        return {"round": self.round, "value": self.value, "model": self.model}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.round, self.value, self.model = state["round"], state["value"], state["model"]

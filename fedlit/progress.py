@@ -1,0 +1,78 @@
+"""The progress bar counts rounds, shows the key metrics and the time left; without a terminal it prints some lines."""
+
+import time
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_SHOWN = (("train/loss", "loss", "{:.3f}"), ("global/acc", "global", "{:.1%}"), ("local/acc", "local", "{:.1%}"))
+_SHOWN += (("users/acc_min", "min user", "{:.1%}"), ("users/acc_max", "max user", "{:.1%}"))
+_SECONDS_BETWEEN_LINES = 20.0
+
+
+class RoundProgressBar(ProgressBar):
+    """One bar for the whole run, by rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._console = Console()
+        self._bar: Progress | None = None
+        self._line_at = 0.0
+
+    def disable(self) -> None:
+        """Lightning turns it off on all processes but one."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """The opposite of disable."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the bar, at the round where the run begins."""
+        self._line_at = time.monotonic()
+        if not self._enabled or not self._console.is_terminal:
+            return
+        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=24), TimeElapsedColumn())
+        self._bar = Progress(
+            *columns, TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[shown]}"), console=self._console
+        )
+        self._task = self._bar.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch, shown="")
+        self._bar.start()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """One round further."""
+        done = trainer.current_epoch + 1
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, shown=shown(trainer.callback_metrics))
+        elif self._enabled and (done == trainer.max_epochs or self._line_is_due()):
+            self._console.print(f"round {done}/{trainer.max_epochs}  {shown(trainer.callback_metrics)}", highlight=False)
+
+    def _line_is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self._line_at < _SECONDS_BETWEEN_LINES:
+            return False
+        self._line_at = now
+        return True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the finished bar on the screen."""
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the terminal back."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def shown(metrics: dict[str, Any]) -> str:
+    """The key metrics in a line."""
+    known = [(label, form, metrics[name]) for name, label, form in _SHOWN if name in metrics]
+    return "  ".join(f"{label} {form.format(float(value))}" for label, form, value in known)

@@ -1,0 +1,297 @@
+"""FederatedTrainer: arguments to objects. What happens in a round is in `loop.py`."""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.loggers import Logger
+from torch import nn
+
+from fedlit.checkpoint import RunCheckpoint, find_checkpoint
+from fedlit.client import Client
+from fedlit.data.base import FederatedDataModule
+from fedlit.engines.choose import EngineName, Request
+from fedlit.errors import ConfigError, RunError, nearest, require
+from fedlit.loop import FederatedLoop, RoundOptions
+from fedlit.progress import RoundProgressBar
+from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
+from fedlit.run import RunFolder
+from fedlit.server.base import merge_callbacks
+from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
+from fedlit.server.sampling import Sampler, find_sampler
+from fedlit.server.weights import Weighting, find_weighting
+from fedlit.settings import check_same_settings, describe
+from fedlit.summary import git_commit, summarise, versions
+
+log = logging.getLogger("fedlit")
+
+
+class FederatedTrainer(Trainer):
+    """A Lightning trainer whose epochs are federated rounds.
+
+    Args:
+        rounds: T: rounds to train.
+        clients_per_round: S: clients drawn for each round.
+        engine: what trains a cohort; `auto` decides from counted work and says why.
+        lanes: clients that a worker of the vectorized engine trains at once; decided unless given.
+        workers: threads of the vectorized engine; one per core unless given.
+        compiled: whether the vectorized engine compiles its program; where a C++ compiler is, unless given.
+        sampler: who trains: uniform, all, size, or a Sampler.
+        weights: how clients count in the average: samples, uniform, dual, or a Weighting; the algorithm's unless given.
+        server_optimizer: what moves z along the averaged update: SGD, or a ServerOptimizer.
+        eval_every: rounds between evaluations; the last round is always evaluated.
+        checkpoint_every: rounds between checkpoints of the run folder; every 30 seconds unless given.
+        divergence_factor: a mean training loss above this multiple of the first round's ends the run.
+        store_local_models: keep each client's last model for local metrics; `auto` up to 1 GB.
+        rounds_to: validation accuracies whose first round the summary names.
+        seed: governs initial weights, cohorts and batches (data.seed governs the data).
+        run: folder for metrics, client records, checkpoints and summary; none unless given.
+        resume: continue the run in that folder.
+        overwrite: start anew where that folder holds a run.
+        precision: Lightning's precision; 32-true, or 64-true for exact comparisons.
+        logger: Lightning loggers.
+        callbacks: Lightning callbacks and server callbacks.
+        max_time: stop after this long, at a round's end.
+        enable_progress_bar: show the bar by rounds.
+        enable_checkpointing: Lightning's own default checkpoint callback.
+        default_root_dir: where Lightning's loggers and callbacks write by default.
+        profiler: Lightning's profiler.
+        refused: arguments of Lightning's trainer that make no sense here.
+    """
+
+    def __init__(
+        self,
+        *,
+        rounds: int = 100,
+        clients_per_round: int = 10,
+        engine: EngineName = "auto",
+        lanes: int | None = None,
+        workers: int | None = None,
+        compiled: bool | None = None,
+        sampler: str | Sampler = "uniform",
+        weights: str | Weighting | None = None,
+        server_optimizer: str | ServerOptimizer = "SGD",
+        eval_every: int = 1,
+        checkpoint_every: int | None = None,
+        divergence_factor: float = 1e4,
+        store_local_models: Literal["auto"] | bool = "auto",
+        rounds_to: Sequence[float] = (0.4,),
+        seed: int = 0,
+        run: str | Path | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        precision: Literal["32-true", "64-true"] = "32-true",
+        logger: Logger | Iterable[Logger] | bool = False,
+        callbacks: list[Callback] | Callback | None = None,
+        max_time: str | timedelta | dict[str, int] | None = None,
+        enable_progress_bar: bool = True,
+        enable_checkpointing: bool = False,
+        default_root_dir: str | Path | None = None,
+        profiler: str | None = None,
+        **refused: Any,
+    ) -> None:
+        refuse_lightning_arguments(refused)
+        require(rounds >= 1, f"trainer.rounds is {rounds}; give 1 or more.")
+        require(clients_per_round >= 1, f"trainer.clients_per_round is {clients_per_round}; give 1 or more.")
+        require(eval_every >= 1, f"trainer.eval_every is {eval_every}; give 1 or more.")
+        require(lanes is None or lanes >= 1, f"trainer.lanes is {lanes}; give 1 or more, or leave it out.")
+        require(workers is None or workers >= 1, f"trainer.workers is {workers}; give 1 or more, or leave it out.")
+        require(
+            checkpoint_every is None or checkpoint_every >= 1,
+            f"trainer.checkpoint_every is {checkpoint_every}; give 1 or more, or leave it out.",
+        )
+        require(divergence_factor > 1, f"trainer.divergence_factor is {divergence_factor}; give a number above 1.")
+        require(0 <= seed < 2**32, f"The seed is {seed}; give a whole number from 0 to 4294967295.")
+        quiet_lightning()
+        seed_everything(seed, workers=False, verbose=False)
+        own = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        if enable_progress_bar and not any(isinstance(callback, ProgressBar) for callback in own):
+            own.append(RoundProgressBar())
+        self.folder = RunFolder(Path(run)) if run is not None else None
+        if self.folder is not None:
+            own.append(RunCheckpoint(self.folder, checkpoint_every))
+        super().__init__(
+            accelerator="cpu",
+            devices=1,
+            precision=precision,
+            logger=logger,
+            callbacks=own,
+            max_epochs=rounds,
+            max_time=max_time,  # type: ignore[arg-type]  # Lightning's hint lacks its dict form
+            check_val_every_n_epoch=eval_every,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            enable_checkpointing=enable_checkpointing,
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=False,
+            default_root_dir=default_root_dir,
+            profiler=profiler,
+        )
+        self.seed = seed
+        self.weights = weights
+        self.rounds_to = rounds_to
+        self.resume, self.overwrite = resume, overwrite
+        self.server_optimizer = find_server_optimizer(server_optimizer)
+        self.config: dict[str, Any] | None = None
+        request = Request(engine=engine, lanes=lanes, workers=workers, compiled=compiled)
+        options = RoundOptions(
+            clients_per_round=clients_per_round,
+            sampler=find_sampler(sampler),
+            eval_every=eval_every,
+            divergence_factor=divergence_factor,
+            store_local_models=store_local_models,
+            seed=seed,
+            request=request,
+        )
+        self.loop = FederatedLoop(self, rounds, options)
+        self.fit_loop = self.loop
+
+    def fit(  # type: ignore[override]  # data loaders make no sense here
+        self, model: LightningModule, datamodule: LightningDataModule | None = None, ckpt_path: str | Path | None = None
+    ) -> None:
+        """Train; checks everything that can be checked before any work starts.
+
+        Args:
+            model: the algorithm: a fedlit Client.
+            datamodule: a FederatedDataModule.
+            ckpt_path: a checkpoint to continue from; a run folder finds its own with `resume`.
+        """
+        client, data = checked_parts(model, datamodule)
+        data.prepare_data()
+        data.setup("fit")
+        self.callbacks = merge_callbacks(client.server_callbacks(), self.callbacks)
+        weighting = find_weighting(client.weighting() if self.weights is None else self.weights)
+        options = self.loop.options
+        check_run(
+            client,
+            data,
+            self.callbacks,
+            clients_per_round=options.clients_per_round,
+            sampler=options.sampler,
+            weighting=weighting,
+        )
+        self.loop.weighting = weighting
+        if self.folder is not None:
+            ckpt_path = self._open_folder(self.folder, client, data) or ckpt_path
+        with stop_after_the_round(self.loop):
+            super().fit(client, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
+        if self.folder is not None:
+            self._close_folder(self.folder)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C or SIGTERM ended the run; it can be resumed."""
+        return self.loop.interrupted
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Final and best values, the engine, versions: what summary.json holds."""
+        loop = self.loop
+        data = loop.data
+        return {
+            "rounds": loop.rounds_done,
+            "finished": loop.rounds_done >= (self.max_epochs or 0) or (self.should_stop and not loop.interrupted),
+            **summarise(loop.history, loop.best, loop.rounds_done, self.rounds_to),
+            "algorithm": type(loop.client).__name__,
+            "data": type(data).__name__,
+            "seed": self.seed,
+            **({} if loop.choice is None else asdict(loop.choice)),
+            "seconds": round(sum(row.get("time/round_s", 0.0) for row in loop.history.rows), 3),
+            "partition_hash": data.partition_hash,
+            "versions": versions(),
+            "git_commit": git_commit(),
+        }
+
+    def save_checkpoint(
+        self, filepath: str | Path, weights_only: bool | None = None, storage_options: Any | None = None
+    ) -> None:
+        """Lightning's, but never of a half-done round: inside a round it is written at the round's end."""
+        save = super().save_checkpoint
+        self.loop.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
+
+    def build_server_optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The server's optimiser over z."""
+        return self.server_optimizer.build(params)
+
+    def _open_folder(self, folder: RunFolder, client: Client, data: FederatedDataModule) -> Path | None:
+        """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
+        config = self.config or {"trainer": describe(self), "model": describe(client), "data": describe(data)}
+        found = None
+        if folder.holds_run() and not self.overwrite:
+            if not self.resume:
+                raise RunError(
+                    f"{folder.path} already holds a run. Continue it with --resume, start anew with --overwrite, or "
+                    "choose another folder with --run DIR."
+                )
+            check_same_settings(folder, config)
+            found = find_checkpoint(folder)
+        elif folder.holds_run():
+            folder.clear()
+        folder.create(config)
+        folder.drop_clients_after(found.rounds if found is not None else -1)
+        folder.write_json(folder.partition, data.describe())
+        self.loop.folder = folder
+        return found.path if found is not None else None
+
+    def _close_folder(self, folder: RunFolder) -> None:
+        folder.finish_clients()
+        folder.write_json(folder.summary, self.summary)
+        folder.close()
+
+
+def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedDataModule]:
+    """The client and the data, or a clear error."""
+    if not isinstance(model, Client):
+        raise ConfigError(f"FederatedTrainer.fit got a {type(model).__name__}; give it a fedlit Client such as FedAvg.")
+    if not isinstance(datamodule, FederatedDataModule):
+        raise ConfigError(
+            f"FederatedTrainer.fit got {type(datamodule).__name__} as datamodule; give it a FederatedDataModule such as "
+            "Synthetic, or wrap your arrays in TensorData(x, y, client)."
+        )
+    return model, datamodule
+
+
+def refuse_lightning_arguments(given: dict[str, Any]) -> None:
+    """Arguments of Lightning's trainer that make no sense here, each with its reason; others are unknown."""
+    for name in given:
+        reason = REFUSED_TRAINER_ARGUMENTS.get(name)
+        if reason is not None:
+            raise ConfigError(f"trainer.{name} makes no sense in a federated run: {reason}")
+        known = [*FederatedTrainer.__init__.__annotations__, *REFUSED_TRAINER_ARGUMENTS]
+        raise ConfigError(f"FederatedTrainer has no argument '{name}'. {nearest(name, known)}See fedlit fit --help.")
+
+
+def quiet_lightning() -> None:
+    """Devices, tips and the like are not worth a user's lines; warnings still come through."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def stop_after_the_round(loop: FederatedLoop) -> Iterator[None]:
+    """The first Ctrl-C ends the run at the round's end; a second one at once (the last checkpoint stays good)."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def finish_the_round(signum: int, frame: FrameType | None) -> None:
+        loop.interrupted = True
+        signal.signal(signal.SIGINT, before)
+        log.info("Stopping after this round; press Ctrl-C again to stop at once.")
+
+    signal.signal(signal.SIGINT, finish_the_round)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
