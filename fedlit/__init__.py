@@ -1,5 +1,7 @@
 """fedlit: federated-learning experiments on PyTorch Lightning. The public names, nothing else."""
 
+from importlib.metadata import version
+
 from fedlit import _torchvision  # isort: skip  # first: without it Lightning cannot be imported beside a CPU torch
 
 from fedlit.algorithms.fedavg import FedAvg
@@ -18,6 +20,8 @@ from fedlit.server.sampling import AllSampler, FixedSampler, SizeSampler, Unifor
 from fedlit.server.weights import Dual, Samples, Uniform
 from fedlit.states import RECEIVED, ClientStates
 from fedlit.trainer import FederatedTrainer
+
+__version__ = version("fedlit")
 
 __all__ = [
     "MLP",

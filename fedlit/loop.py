@@ -287,6 +287,8 @@ class FederatedLoop(_FitLoop):
             self.choice = choose(options.request, client, planned, count, self.max_epochs or 1, sample)
         log.info(self.choice.line())
         self.engine = make_engine(self.choice, options.seed, data.rows)
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(self.choice.threads)
         self.history.columns = [
             *round_columns(client, validated=len(data.global_val) > 0, local=self.keeps_local_models),
             *(name for callback in self._server_callbacks() for name in callback.metrics),
@@ -329,6 +331,12 @@ class FederatedLoop(_FitLoop):
             super().on_advance_end()
         except SIGTERMException:
             self.interrupted = True
+
+    def teardown(self) -> None:
+        """Give the threads back."""
+        super().teardown()
+        if self._ready:
+            torch.set_num_threads(self._threads_before)
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]  # Lightning adds prefixes for child loops
         """The state at a round's end."""

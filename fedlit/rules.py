@@ -25,6 +25,7 @@ REFUSED_TRAINER_ARGUMENTS = {
     "limit_train_batches": "a client's work is its own. Give model.local_steps instead.",
     "limit_val_batches": "all users are evaluated in one pass. Give eval_every instead.",
     "overfit_batches": "clients train on their own data. Give model.local_steps instead.",
+    "enable_checkpointing": "a run folder keeps its own checkpoints (run=DIR). Give a ModelCheckpoint callback for more.",
     "fast_dev_run": "a round is the smallest run. Give rounds=1 instead.",
     "num_sanity_val_steps": "the initial model is always evaluated, as round 0. Leave it out.",
     "reload_dataloaders_every_n_epochs": "there are no data loaders: the data stay in memory. Leave it out.",

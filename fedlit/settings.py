@@ -12,7 +12,7 @@ from fedlit.run import RunFolder
 
 FREE_TRAINER_KEYS = frozenset(
     "rounds engine lanes workers compiled checkpoint_every divergence_factor rounds_to run resume overwrite logger "
-    "max_time enable_progress_bar enable_checkpointing default_root_dir profiler".split()
+    "max_time enable_progress_bar default_root_dir profiler".split()
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
 

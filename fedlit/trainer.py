@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
-from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.callbacks import Checkpoint, ProgressBar
 from pytorch_lightning.loggers import Logger
 from torch import nn
 
@@ -63,7 +63,6 @@ class FederatedTrainer(Trainer):
         callbacks: Lightning callbacks and server callbacks.
         max_time: stop after this long, at a round's end.
         enable_progress_bar: show the bar by rounds.
-        enable_checkpointing: Lightning's own default checkpoint callback.
         default_root_dir: where Lightning's loggers and callbacks write by default.
         profiler: Lightning's profiler.
         refused: arguments of Lightning's trainer that make no sense here.
@@ -95,7 +94,6 @@ class FederatedTrainer(Trainer):
         callbacks: list[Callback] | Callback | None = None,
         max_time: str | timedelta | dict[str, int] | None = None,
         enable_progress_bar: bool = True,
-        enable_checkpointing: bool = False,
         default_root_dir: str | Path | None = None,
         profiler: str | None = None,
         **refused: Any,
@@ -131,7 +129,7 @@ class FederatedTrainer(Trainer):
             check_val_every_n_epoch=eval_every,
             num_sanity_val_steps=0,
             log_every_n_steps=1,
-            enable_checkpointing=enable_checkpointing,
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in own),
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=False,
             default_root_dir=default_root_dir,

@@ -13,12 +13,12 @@ variances (`as_variance` takes them so). `iid`: one W and c with entries ~ N(0, 
 α and β then have no effect. Labels are computed in float64, x is kept as float32.
 
 The draws come from NumPy's old RandomState and not from fedlit.keys, and the sizes come first, because that gives
-the sizes of the papers' code: FedBC's with seed 1, pFedMe's printed range with seed 0. Then u, B, W, c, v, x are
-drawn, each for all clients at once. The public code draws v before W, and W, c, x client by client: with the same
-seed our sizes are its sizes, but our samples are other draws from the same distribution.
+the sizes of the papers' code: FedBC's with seed 1, pFedMe's printed range with seed 0. Then come u, B and v of all
+clients, then W, c and x client by client: the public generator's order, so the same seed gives its samples.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -104,10 +104,9 @@ class Synthetic(FederatedDataModule):
         random = RandomState(self.seed)
         sizes = draw_sizes(self.recipe, random)
         clients = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
-        models = (draw_shared if self.recipe.iid else draw_models)(self.recipe, random)
-        x = draw_inputs(models.v, sizes, random)
-        y = np.concatenate([label(x[rows], models.w[i], models.c[i]) for i, rows in enumerate(clients)])
-        return {"x": torch.from_numpy(x.astype(np.float32)), "y": torch.from_numpy(y)}, clients
+        samples = (shared_samples if self.recipe.iid else own_samples)(self.recipe, sizes, random)
+        x, y = (np.concatenate(part) for part in zip(*samples, strict=True))
+        return {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, clients
 
     def count_classes(self, store: Store) -> int:
         return self.recipe.num_classes
@@ -137,15 +136,6 @@ class Recipe:
         require(math.isfinite(self.size_mean), f"data.size_mean is {self.size_mean}. Set it to a finite number.")
 
 
-@dataclass(frozen=True)
-class Models:
-    """What the clients' data are drawn from, client first."""
-
-    w: Floats  # (clients, features, classes)
-    c: Floats  # (clients, classes)
-    v: Floats  # (clients, features)
-
-
 def draw_sizes(recipe: Recipe, random: RandomState) -> RowNumbers:
     """(clients,): n_i, refused while they are still floats if they would not fit in memory (or in an integer)."""
     drawn = random.lognormal(recipe.size_mean, recipe.size_sigma, recipe.num_clients)
@@ -158,23 +148,27 @@ def draw_sizes(recipe: Recipe, random: RandomState) -> RowNumbers:
     return recipe.size_factor * (drawn.astype(np.int64) + recipe.size_min)
 
 
-def draw_models(recipe: Recipe, random: RandomState) -> Models:
-    """A model and an input mean for each client."""
+Samples = tuple[NDArray[np.float32], RowNumbers]
+
+
+def own_samples(recipe: Recipe, sizes: RowNumbers, random: RandomState) -> Iterator[Samples]:
+    """(x, y) of each client, from a model and an input mean of its own."""
     n, features, classes = recipe.num_clients, recipe.num_features, recipe.num_classes
     u = random.normal(0, deviation(recipe.alpha, recipe), n)
     b = random.normal(0, deviation(recipe.beta, recipe), n)
-    w = random.normal(u[:, None, None], 1, (n, features, classes))
-    c = random.normal(u[:, None], 1, (n, classes))
     v = random.normal(b[:, None], 1, (n, features))
-    return Models(w, c, v)
+    for i, size in enumerate(sizes):
+        w = random.normal(u[i], 1, (features, classes))
+        c = random.normal(u[i], 1, classes)
+        yield draw_samples(w, c, v[i], size, random)
 
 
-def draw_shared(recipe: Recipe, random: RandomState) -> Models:
-    """The same for every client, as views of one draw."""
-    n, features, classes = recipe.num_clients, recipe.num_features, recipe.num_classes
-    w = np.broadcast_to(random.normal(0, 1, (features, classes)), (n, features, classes))
-    c = np.broadcast_to(random.normal(0, 1, classes), (n, classes))
-    return Models(w, c, v=np.zeros((n, features)))
+def shared_samples(recipe: Recipe, sizes: RowNumbers, random: RandomState) -> Iterator[Samples]:
+    """(x, y) of each client, from one model and one input distribution."""
+    w = random.normal(0, 1, (recipe.num_features, recipe.num_classes))
+    c = random.normal(0, 1, recipe.num_classes)
+    for size in sizes:
+        yield draw_samples(w, c, np.zeros(recipe.num_features), size, random)
 
 
 def deviation(value: float, recipe: Recipe) -> float:
@@ -182,17 +176,8 @@ def deviation(value: float, recipe: Recipe) -> float:
     return math.sqrt(value) if recipe.as_variance else value
 
 
-def draw_inputs(v: Floats, sizes: RowNumbers, random: RandomState) -> Floats:
-    """(rows, features): the covariance is diagonal, so independent normals do, in one draw for all clients."""
-    features = v.shape[1]
-    scale = np.sqrt(np.arange(1, features + 1) ** -1.2)
-    x = random.standard_normal((int(sizes.sum()), features))
-    x *= scale
-    x += np.repeat(v, sizes, axis=0)
-    return x
-
-
-def label(x: Floats, w: Floats, c: Floats) -> RowNumbers:
-    """argmax(W^T x + c) for the rows of one client; the softmax in between would not change it."""
-    y: RowNumbers = np.argmax(x @ w + c, axis=1)
-    return y
+def draw_samples(w: Floats, c: Floats, v: Floats, size: int, random: RandomState) -> Samples:
+    """x ~ N(v, diag(j^-1.2)): the covariance is diagonal, so independent normals do; y = argmax(W^T x + c)."""
+    scale = np.sqrt(np.arange(1, len(v) + 1) ** -1.2)
+    x = random.standard_normal((size, len(v))) * scale + v
+    return x.astype(np.float32), np.argmax(x @ w + c, axis=1)

@@ -21,6 +21,8 @@ COMPILE_PAYS_S = 12.0
 """Estimated seconds of the sequential engine above which compiling (about 10 s the first time) pays."""
 STEP_S, FLOP_S = 3e-4, 2e10
 """Rough costs of a sequential step: its overhead, and the floating-point operations done in a second."""
+THREADED_FLOP = 1e8
+"""Operations of a step from which threads inside one operation help; below, they only wait for each other."""
 SMALL_NET = 20_000
 """Parameters up to which several lanes beat one (docs/performance.md)."""
 EAGER_LANES = 16
@@ -36,6 +38,8 @@ class Choice:
     workers: int
     compiled: bool
     capacity: int
+    threads: int
+    """Threads inside one operation (evaluation, and the sequential engine's steps)."""
     why: str
 
     def line(self) -> str:
@@ -62,18 +66,19 @@ def choose(request: Request, client: Client, planned: np.ndarray, per_round: int
     steps = rounds * per_round * float(planned.mean())
     seconds = steps * (STEP_S + flop / FLOP_S)
     work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
-    if reason is not None and request.engine != "sequential":
-        return _sequential(reason)
+    threads = len(os.sched_getaffinity(0)) if flop >= THREADED_FLOP else 1
     no_compiler = missing_compiler()
     compiled = no_compiler is None if request.compiled is None else request.compiled
     if request.engine == "sequential":
-        return _sequential("as asked")
+        return _sequential("as asked", threads)
+    if reason is not None:
+        return _sequential(reason, threads)
     if request.engine == "auto":
         if seconds < COMPILE_PAYS_S and request.compiled is None:
-            return _sequential(f"{work}: compiling would not pay")
+            return _sequential(f"{work}: compiling would not pay", threads)
         if not compiled and not _is_small(client.net):
-            return _sequential(no_compiler or "the eager form is slower on this network")
-    return _vectorized(request, client, planned, per_round, compiled, no_compiler or work)
+            return _sequential(no_compiler or "the eager form is slower on this network", threads)
+    return _vectorized(request, client, planned, per_round, compiled, threads, no_compiler or work)
 
 
 def make_engine(choice: Choice, seed: int, rows: Rows) -> Engine:
@@ -103,19 +108,19 @@ def step_flop(client: Client, sample: Tensor) -> float:
     return 3.0 * counter.get_total_flops()
 
 
-def _sequential(why: str) -> Choice:
-    return Choice("sequential", lanes=1, workers=1, compiled=False, capacity=0, why=why)
+def _sequential(why: str, threads: int) -> Choice:
+    return Choice("sequential", lanes=1, workers=1, compiled=False, capacity=0, threads=threads, why=why)
 
 
 def _vectorized(
-    request: Request, client: Client, planned: np.ndarray, per_round: int, compiled: bool, why: str
+    request: Request, client: Client, planned: np.ndarray, per_round: int, compiled: bool, threads: int, why: str
 ) -> Choice:
     workers = request.workers or (min(len(os.sched_getaffinity(0)), per_round) if compiled else 1)
     lanes = request.lanes or _lanes(client.net, planned, per_round, workers, compiled)
     longest = int(planned.max())
     heaviest = np.sort(planned)[-per_round:].sum() / (lanes * workers) + longest
     capacity = min(MAX_CAPACITY, 1 << (max(int(heaviest), 1) - 1).bit_length())  # few shapes: programs are cached
-    return Choice("vectorized", lanes, workers, compiled, capacity, why)
+    return Choice("vectorized", lanes, workers, compiled, capacity, threads, why)
 
 
 def _lanes(net: nn.Module, planned: np.ndarray, per_round: int, workers: int, compiled: bool) -> int:

@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import fedlit._torchvision  # noqa: F401  (before Lightning, whichever test file is run alone)
 from fedlit.data import ClientData, FederatedDataModule, Store
 from fedlit.data.base import RowNumbers, partition_hash, share
 from fedlit.errors import ConfigError, DataError

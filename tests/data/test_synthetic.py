@@ -1,22 +1,28 @@
-"""Laws of Synthetic(α, β): the papers' sizes, the recipe's distributions and labels, and what is refused."""
+"""Laws of Synthetic(α, β): the public generator's samples, the papers' sizes, the recipe's distributions and labels,
+and what is refused."""
 
-import subprocess
-import sys
 import time
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 from numpy.random import RandomState
 
-import fedlit._torchvision  # noqa: F401  (before Lightning, whichever test file is run alone)
-from fedlit.data import Synthetic
-from fedlit.data.synthetic import Models, Recipe, draw_models, draw_shared, draw_sizes
+from fedlit.data import Synthetic, synthetic
+from fedlit.data.synthetic import Floats, Recipe, draw_samples, draw_sizes, own_samples
 from fedlit.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
+
+class Models(NamedTuple):
+    """What all clients' samples were drawn from: w (clients, features, classes), c (clients, classes), v (clients,
+    features)."""
+
+    w: Floats
+    c: Floats
+    v: Floats
 
 
 def ready(**options: Any) -> Synthetic:
@@ -36,9 +42,51 @@ def recipe(**options: Any) -> Recipe:
     return Synthetic(**options).recipe
 
 
+def models_of(draw: Callable[[], object]) -> Models:
+    """The models and means that `draw` hands to `draw_samples`; nothing that it returns tells α, for instance."""
+    with patch.object(synthetic, "draw_samples", wraps=draw_samples) as spy:
+        draw()
+    return Models(*(np.stack(part) for part in zip(*(call.args[:3] for call in spy.call_args_list), strict=True)))
+
+
 def many_models(**options: Any) -> Models:
-    """Few features and classes, so that thousands of clients are quick."""
-    return draw_models(recipe(num_clients=4000, num_features=20, num_classes=5, **options), RandomState(0))
+    """Few features and classes and one sample each, so that thousands of clients are quick."""
+    chosen = recipe(num_clients=4000, num_features=20, num_classes=5, **options)
+    return models_of(lambda: list(own_samples(chosen, np.ones(4000, dtype=np.int64), RandomState(0))))
+
+
+def public_generator(seed: int, clients: int, alpha: float, beta: float) -> list[tuple[Floats, list[int]]]:
+    """(x, y) of each client: generate_synthetic of litian96/FedProx with iid=0, its random state seeded."""
+    random = RandomState(seed)
+    samples_per_user = random.lognormal(4, 2, clients).astype(int) + 50
+    mean_w = random.normal(0, alpha, clients)
+    mean_b = mean_w
+    big_b = random.normal(0, beta, clients)
+    mean_x = np.zeros((clients, 60))
+    diagonal = np.zeros(60)
+    for j in range(60):
+        diagonal[j] = np.power((j + 1), -1.2)
+    cov_x = np.diag(diagonal)
+    for i in range(clients):
+        mean_x[i] = random.normal(big_b[i], 1, 60)
+    samples = []
+    for i in range(clients):
+        w = random.normal(mean_w[i], 1, (60, 10))
+        b = random.normal(mean_b[i], 1, 10)
+        xx = random.multivariate_normal(mean_x[i], cov_x, samples_per_user[i])
+        samples.append((xx, [int(np.argmax(np.dot(row, w) + b)) for row in xx]))
+    return samples
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.0, 0.0), (0.5, 0.5), (1.0, 2.0)])
+def test_every_client_has_the_samples_of_the_public_generator(alpha: float, beta: float) -> None:
+    data = ready(seed=1, num_clients=5, alpha=alpha, beta=beta)
+    everyone = data.everyone
+    parts = zip(everyone.train, everyone.val, everyone.test, strict=True)
+    for part, (x, y) in zip(parts, public_generator(1, 5, alpha, beta), strict=True):
+        rows = torch.cat(part).sort().values
+        np.testing.assert_allclose(data.store["x"][rows].numpy(), x, rtol=1e-6, atol=1e-6)
+        assert data.store["y"][rows].tolist() == y
 
 
 @pytest.mark.parametrize(("clients", "total"), [(30, 8_678), (70, 26_834), (100, 31_870)])
@@ -82,10 +130,8 @@ def test_num_classes_is_the_option_even_if_a_class_never_occurs() -> None:
 
 @pytest.mark.parametrize("iid", [False, True], ids=["per client", "shared"])
 def test_every_label_is_the_best_class_of_its_client(iid: bool) -> None:
-    data = ready(seed=2, iid=iid, test_fraction=0.0, val_fraction=0.0)
-    random = RandomState(2)
-    draw_sizes(data.recipe, random)
-    models = (draw_shared if iid else draw_models)(data.recipe, random)
+    data = Synthetic(seed=2, iid=iid)
+    models = models_of(data.setup)
     owner = np.repeat(np.arange(30), totals(data))
     x, y = data.store["x"].double().numpy(), data.store["y"].numpy()
     scores = np.stack([x[row] @ models.w[i] + models.c[i] for row, i in enumerate(owner)])
@@ -114,9 +160,18 @@ def test_beta_is_the_standard_deviation_of_the_inputs_means() -> None:
     assert means.std() == pytest.approx(np.sqrt(2.0**2 + 1 / 20), rel=0.05)
 
 
+def test_inputs_entries_have_unit_variance_around_their_mean() -> None:
+    v = many_models(beta=3.0).v
+    assert (v - v.mean(1, keepdims=True)).std() == pytest.approx(np.sqrt(1 - 1 / 20), rel=0.02)
+
+
 def test_as_variance_takes_the_square_root_of_alpha_and_beta() -> None:
-    hashes = {ready(alpha=a, beta=b, as_variance=v).partition_hash for a, b, v in [(4, 9, True), (2, 3, False)]}
-    assert len(hashes) == 1
+    as_variances, as_deviations = many_models(alpha=4, beta=9, as_variance=True), many_models(alpha=2, beta=3)
+    np.testing.assert_equal(as_variances, as_deviations)
+
+
+def test_labels_do_not_depend_on_alpha_which_adds_the_same_to_every_class() -> None:
+    assert ready(alpha=0.0).store["y"].equal(ready(alpha=3.0).store["y"])
 
 
 def test_entries_of_a_model_have_unit_variance_around_its_mean() -> None:
@@ -125,14 +180,22 @@ def test_entries_of_a_model_have_unit_variance_around_its_mean() -> None:
 
 
 def test_iid_clients_share_one_model_and_one_mean() -> None:
-    models = draw_shared(recipe(iid=True), RandomState(0))
-    spread = [np.ptp(values, axis=0).max() for values in (models.w, models.c, models.v)]
-    assert spread == [0, 0, 0]
+    models = models_of(Synthetic(iid=True).setup)
+    assert [np.ptp(values, axis=0).max() for values in models] == [0, 0, 0]
+
+
+def test_inputs_of_iid_clients_are_centred_at_zero() -> None:
+    assert not models_of(Synthetic(iid=True).setup).v.any()
+
+
+def test_entries_of_the_iid_model_are_standard_normal() -> None:
+    w = models_of(Synthetic(iid=True, num_clients=1, num_features=1000).setup).w
+    assert [w.mean(), w.std()] == pytest.approx([0, 1], abs=0.03)
 
 
 def test_alpha_and_beta_have_no_effect_on_iid_data() -> None:
-    plain, other = ready(iid=True), ready(iid=True, alpha=3.0, beta=4.0)
-    assert plain.store["x"].equal(other.store["x"])
+    plain, other = ready(iid=True).store, ready(iid=True, alpha=3.0, beta=4.0).store
+    assert [plain[name].equal(other[name]) for name in ("x", "y")] == [True, True]
 
 
 def test_another_seed_gives_another_hash() -> None:
@@ -154,16 +217,8 @@ def test_the_global_random_state_is_not_changed() -> None:
     np.testing.assert_equal(after, before)
 
 
-@pytest.mark.parametrize("salt", ["1", "2"])
-def test_the_hash_is_the_same_in_another_process(salt: str) -> None:
-    program = (
-        "import fedlit._torchvision; from fedlit.data import Synthetic;"
-        "data = Synthetic(seed=3); data.setup(); print(data.partition_hash)"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env={"PYTHONHASHSEED": salt}, capture_output=True, text=True
-    )
-    assert answer.stdout.strip() == ready(seed=3).partition_hash, answer.stderr
+def test_the_hash_is_the_same_in_every_process() -> None:
+    assert ready(seed=3).partition_hash == "161433e51cc7062e"  # from another process, with another PYTHONHASHSEED
 
 
 @pytest.mark.parametrize(

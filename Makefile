@@ -1,0 +1,46 @@
+# Two commands do everything on a machine with Python 3.11+, pip and make: `make run` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help run test test-all check install install-test bench clean
+
+help: ## list these targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+run: install ## train FedBC on generated data; repeat it to resume
+	$(BIN)/fedlit fit --config synthetic_fedbc.yaml --resume
+
+test: check ## ruff, mypy and the tests (under 15 minutes)
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: check ## also the slow tests
+	$(BIN)/python -m pytest -q
+
+check: install-test ## ruff and mypy
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: install ## client steps per second of each engine
+	$(BIN)/fedlit bench
+
+install: $(VENV)/.installed ## the package, into .venv
+install-test: $(VENV)/.installed-test
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedlit needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and pinned: a CPU build that is at hand is taken, and no second torch is downloaded.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install -q -c constraints.txt torch
+	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+	@touch $@
+
+clean: ## remove the environment and caches, keep runs
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache

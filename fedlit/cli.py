@@ -1,0 +1,81 @@
+"""`fedlit`: parses, calls, prints. `fit` is LightningCLI; every other command is a thin file in commands/."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.metadata import version
+
+from fedlit.errors import ConfigError, FedlitError, nearest
+
+COMMANDS = {
+    "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
+    "bench": "client steps per second of each engine against a hand-written loop",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run a command; exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted (resumable)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("fedlit").setLevel(logging.INFO)
+    try:
+        code = dispatch(arguments)
+    except FedlitError as error:
+        if debug:
+            raise
+        print(f"fedlit: {error}", file=sys.stderr)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        print("fedlit: stopped at once; a run with checkpoints can be continued with --resume.", file=sys.stderr)
+        code = 130
+    sys.exit(code)
+
+
+def dispatch(arguments: list[str]) -> int:
+    """The command's exit code."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    if arguments[0] == "--version":
+        print(f"fedlit {version('fedlit')}")
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    check_command(name, rest)
+    if name == "fit":
+        from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import
+
+        return fit(rest)
+    command = import_module(f"fedlit.commands.{name}")
+    parser = argparse.ArgumentParser(prog=f"fedlit {name}", description=COMMANDS[name])
+    command.add_arguments(parser)
+    return int(command.main(parser.parse_args(rest)))
+
+
+def check_command(name: str, rest: list[str]) -> None:
+    """A command first, its options after it."""
+    if name in COMMANDS:
+        return
+    if name.startswith("-"):
+        verb = next((word for word in rest if word in COMMANDS), "fit")
+        raise ConfigError(
+            f"'{name}' stands before the command, but belongs after it. Write: fedlit {verb} {name} …"
+        )
+    raise ConfigError(f"There is no command '{name}'. {nearest(name, COMMANDS)}Commands: {', '.join(COMMANDS)}.")
+
+
+def usage() -> str:
+    """The text of `fedlit --help`."""
+    lines = [f"  {name:<8}{text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: fedlit COMMAND [options]        fedlit COMMAND --help explains each option",
+            "",
+            *lines,
+            "",
+            "options: --version; --debug shows the traceback of an error",
+        ]
+    )

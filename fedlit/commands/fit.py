@@ -1,0 +1,145 @@
+"""`fedlit fit`: LightningCLI with fedlit's trainer, clients and data; finds configs, the run folder and W&B."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from rich.console import Console
+
+import fedlit
+from fedlit.client import Client
+from fedlit.commands.configs import resolve_configs
+from fedlit.commands.parse_errors import explain
+from fedlit.commands.tracking import wandb_logger
+from fedlit.data.base import FederatedDataModule
+from fedlit.errors import ConfigError
+from fedlit.run import RunFolder, fingerprint, run_name
+from fedlit.settings import deciding
+from fedlit.summary import result_table
+from fedlit.trainer import FederatedTrainer, quiet_lightning
+
+
+class Parser(LightningArgumentParser):
+    """A parser whose errors are one paragraph and leave the process to the caller."""
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        """Raise instead of printing usage and exiting."""
+        raise ConfigError(explain(message, self)) from ex
+
+
+class FitCLI(LightningCLI):
+    """`fedlit fit`: Lightning's command line, with a run folder and W&B."""
+
+    trainer: FederatedTrainer
+
+    def __init__(self, arguments: list[str]) -> None:
+        super().__init__(
+            Client,
+            FederatedDataModule,
+            trainer_class=FederatedTrainer,
+            parser_class=Parser,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=None,
+            seed_everything_default=False,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            parser_kwargs={
+                "prog": "fedlit fit",
+                "description": "Train. --model.help FedBC and --data.help Synthetic explain the options of a class.",
+                "default_env": False,
+                "dump_header": [f"fedlit=={fedlit.__version__}"],
+            },
+            args=arguments,
+            run=False,
+        )
+
+    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Lightning's seed option, always a number: a run that cannot be repeated is no run."""
+        parser.add_argument(
+            "--seed_everything", type=int, default=0, help="seed of initial weights, cohorts and batches (data.seed: the data)"
+        )
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """The run's own options."""
+        parser.add_argument("--run", type=str | None, default=None, help="the run's folder; runs/<name> unless given")
+        parser.add_argument("--resume", action="store_true", help="continue the run in that folder, if there is one")
+        parser.add_argument("--overwrite", action="store_true", help="start anew where that folder holds a run")
+        parser.add_argument(
+            "--wandb",
+            type=Literal["online", "offline", "disabled"] | None,
+            default=None,
+            help="Weights & Biases; online when credentials are present unless given",
+        )
+        parser.link_arguments("seed_everything", "trainer.seed")
+        for name in ("run", "resume", "overwrite"):
+            parser.link_arguments(name, f"trainer.{name}")
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse what main() was given."""
+        self.config = parser.parse_args(args)
+
+    def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
+        """The trainer with its run folder and logger."""
+        config = self.plain_config()
+        folder = Path(self.config.run) if self.config.run else Path("runs") / default_name(config)
+        tracking = wandb_logger(self.config.wandb, folder, config, resume=self.config.resume)
+        given = self.config_init.trainer.logger
+        loggers = [given] if given and not isinstance(given, list | bool) else list(given or [])
+        trainer = super().instantiate_trainer(
+            run=folder,
+            logger=[*loggers, *([tracking] if tracking else [])] or False,
+            **kwargs,
+        )
+        assert isinstance(trainer, FederatedTrainer)
+        trainer.config = config
+        return trainer
+
+    def plain_config(self) -> dict[str, Any]:
+        """The complete, resolved config as plain data, without the options that only say where and how to write."""
+        config = yaml.safe_load(self.parser.dump(self.config, skip_link_targets=False, skip_none=False, format="yaml"))
+        return {name: config[name] for name in ("seed_everything", "trainer", "model", "data")}
+
+
+@contextmanager
+def logged_to(folder: RunFolder) -> Iterator[None]:
+    """fedlit's lines also go to the run's log.txt, from the moment the folder exists."""
+    handler = logging.FileHandler(folder.log, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(lambda record: folder.path.is_dir())
+    logger = logging.getLogger("fedlit")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+
+
+def default_name(config: dict[str, Any]) -> str:
+    """<data>-<algorithm>-<seed>-<short hash>: more rounds, another engine or logger keep the folder."""
+    data, algorithm = (config[part]["class_path"].rsplit(".", 1)[-1] for part in ("data", "model"))
+    return run_name(data, algorithm, config["seed_everything"], fingerprint(deciding(config)))
+
+
+def fit(arguments: list[str]) -> int:
+    """Train; ends with a small table and the run folder's path."""
+    quiet_lightning()
+    cli = FitCLI(resolve_configs(arguments))
+    trainer = cli.trainer
+    folder = trainer.folder
+    assert isinstance(folder, RunFolder)
+    with logged_to(folder):
+        trainer.fit(cli.model, datamodule=cli.datamodule)
+    console = Console()
+    console.print(result_table(trainer.summary))
+    console.print(f"run folder: {folder.path}", soft_wrap=True, highlight=False)
+    if trainer.interrupted:
+        print("fedlit: interrupted; continue with the same command and --resume.", file=sys.stderr)
+        return 130
+    return 0
