@@ -1,5 +1,6 @@
 """Config names: a bare name is looked up in the working folder, then among the configs that fedlit ships."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import fedlit
@@ -29,6 +30,11 @@ def resolve_configs(arguments: list[str]) -> list[str]:
     if expected:
         raise ConfigError("--config is the last word: name a file after it, such as --config synthetic_fedbc.yaml.")
     return resolved
+
+
+def given_configs(arguments: list[str]) -> list[str]:
+    """The paths that follow --config, after `resolve_configs`."""
+    return [path for flag, path in pairwise(arguments) if flag in ("--config", "-c")]
 
 
 def find_config(name: str) -> str:

@@ -1,6 +1,7 @@
 """`fedlit fit`: LightningCLI with fedlit's trainer, clients and data; finds configs, the run folder and W&B."""
 
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,8 @@ from rich.console import Console
 
 import fedlit
 from fedlit.client import Client
-from fedlit.commands.configs import resolve_configs
-from fedlit.commands.parse_errors import explain
+from fedlit.commands.configs import given_configs, resolve_configs
+from fedlit.commands.parse_errors import explain, read_yaml
 from fedlit.commands.tracking import wandb_logger
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
@@ -27,9 +28,14 @@ from fedlit.trainer import FederatedTrainer, quiet_lightning
 class Parser(LightningArgumentParser):
     """A parser whose errors are one paragraph and leave the process to the caller."""
 
+    configs: list[str] | None = None
+    """Paths of the configs that were given, to name the one with the wrong key; None in the parsers of a class."""
+
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Raise instead of printing usage and exiting."""
-        raise ConfigError(explain(message, self)) from ex
+        if self.configs is None:
+            return super().error(message, ex)
+        raise ConfigError(explain(message, self, self.configs)) from ex
 
 
 class FitCLI(LightningCLI):
@@ -62,7 +68,10 @@ class FitCLI(LightningCLI):
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Lightning's seed option, always a number: a run that cannot be repeated is no run."""
         parser.add_argument(
-            "--seed_everything", type=int, default=0, help="seed of initial weights, cohorts and batches (data.seed: the data)"
+            "--seed_everything",
+            type=int,
+            default=0,
+            help="seed of initial weights, cohorts and batches (data.seed: the data)",
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
@@ -82,7 +91,22 @@ class FitCLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse what main() was given."""
+        assert isinstance(parser, Parser)
+        parser.configs = given_configs(args)
+        for path in parser.configs:
+            if not isinstance(read_yaml(path), dict):
+                raise ConfigError(f"{path} holds no keys. Give a YAML file with trainer, model and data.")
         self.config = parser.parse_args(args)
+
+    def instantiate_classes(self) -> None:
+        """Lightning's; a constructor's refusal is told apart from the parser's wrapping."""
+        try:
+            super().instantiate_classes()
+        except ValueError as error:
+            refused = re.search(r"^  - (.*)\n  - Expected a <class 'NoneType'>", str(error), re.MULTILINE)
+            if refused is None:
+                raise
+            raise ConfigError(refused[1]) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
         """The trainer with its run folder and logger."""

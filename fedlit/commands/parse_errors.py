@@ -1,10 +1,99 @@
 """What the command line's parser says, as one paragraph that names the key, what is wrong and how to fix it."""
 
+import inspect
 import re
+from collections.abc import Iterable
+from pathlib import Path
 
+import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from jsonargparse import ArgumentParser
 
+from fedlit.client import Client
+from fedlit.data.base import FederatedDataModule
+from fedlit.errors import ConfigError, nearest
+from fedlit.rules import REFUSED_TRAINER_ARGUMENTS
+from fedlit.settings import flatten
 
-def explain(message: str, parser: ArgumentParser) -> str:
-    """The parser's message in plain words."""
-    return message
+_BASES: dict[str, type] = {"model": Client, "data": FederatedDataModule}
+_HELP = "fedlit fit --help lists every argument, fedlit fit --model.help CLASS those of a class."
+
+
+def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
+    """The parser's message in plain words; `files` are the configs that were given."""
+    key = ".".join(re.findall(r'Parser key "([\w.]+)"', message))
+    if found := re.search(r"unrecognized arguments: --([\w.]+)", message):
+        return unknown_key(found[1], parser, files)
+    if found := re.search(r"Group '(\w+)' does not accept option '([\w.]+)'", message):
+        return unknown_key(f"{found[1]}.{found[2]}", parser, files)
+    if found := re.search(r"Option '([\w.]+)' is not accepted", message):
+        return unknown_key(f"{key}.{found[1]}" if key else found[1], parser, files)
+    if found := re.search(r"dot import path string: (\S+)", message):
+        return unknown_class(key, found[1], files)
+    if found := re.search(r"Expected an? (.+?)\. Got value: (.*)", message):
+        return f"{place(files, key=key, value=found[2])}{key} is {found[2]!r}, but it must be {plain_type(found[1])}."
+    if "arguments are required" in message:
+        return f"Nothing says what to train. Name a config, such as --config synthetic_fedbc.yaml. {_HELP}"
+    return " ".join(message.split())
+
+
+def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
+    """A key that nothing takes: the nearest one is suggested."""
+    group, _, name = key.partition(".")
+    name = name.removeprefix("init_args.")
+    if group == "trainer" and name in REFUSED_TRAINER_ARGUMENTS:
+        return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {REFUSED_TRAINER_ARGUMENTS[name]}"
+    known = list(known_options(group, parser))
+    return f"{place(files, key=key)}'{group}.{name}' is no option. " + nearest(f"{group}.{name}", known) + _HELP
+
+
+def unknown_class(key: str, name: str, files: list[str]) -> str:
+    """A class that cannot be found."""
+    base = _BASES.get(key.split(".")[0])
+    names = sorted(known.__name__ for known in subclasses(base)) if base is not None else []
+    listed = f"Known: {', '.join(names)}; or give the import path of your own (package.module.Class)."
+    return f"{place(files, value=name)}{key} names the class '{name}', which does not exist. {nearest(name, names)}{listed}"
+
+
+def known_options(group: str, parser: ArgumentParser) -> Iterable[str]:
+    """Every option of the command line, and those of all known classes of the group."""
+    for action in parser._actions:  # argparse has no public list of its options
+        yield from (option.removeprefix("--") for option in action.option_strings)
+    for known in subclasses(_BASES[group]) if group in _BASES else ():
+        for ancestor in known.__mro__:
+            if "__init__" in vars(ancestor) and issubclass(ancestor, _BASES[group]):
+                yield from (f"{group}.{name}" for name in inspect.signature(ancestor.__init__).parameters)
+
+
+def subclasses(base: type) -> list[type]:
+    """All known subclasses of fedlit's."""
+    found = [known for known in base.__subclasses__() if known.__module__.startswith("fedlit.")]
+    return found + [deeper for known in found for deeper in subclasses(known)]
+
+
+def place(files: list[str], *, key: str | None = None, value: str | None = None) -> str:
+    """`file.yaml: ` where one of the given configs holds this key, this value, or both in one entry."""
+    for path in files:
+        for name, held in flatten(read_yaml(path)).items():
+            if (key is None or key.split(".")[-1] in name.split(".")) and (value is None or str(held) == value):
+                return f"{Path(path).name}: "
+    return ""
+
+
+def plain_type(hint: str) -> str:
+    """A type as a person says it."""
+    if choices := re.search(r"Literal\[(.*)\]", hint):
+        return f"one of {choices[1].replace(chr(39), '')}"
+    words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    name = re.sub(r"<class '(.*)'>", r"\1", hint)
+    return words.get(name, name)
+
+
+def read_yaml(path: str) -> object:
+    """A config file's content; an error names the file and the line."""
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ConfigError(f"{path}{line}: this is not YAML ({error.problem}). Mend that line.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}). Give a YAML file.") from error

@@ -12,9 +12,13 @@ Readings: α and β are standard deviations, as in the public code, although the
 variances (`as_variance` takes them so). `iid`: one W and c with entries ~ N(0, 1), and v = 0, for all clients;
 α and β then have no effect. Labels are computed in float64, x is kept as float32.
 
+What α does: nothing to the data. u_i adds the same amount to the score of every class, so no label depends on it;
+the clients' models differ by the unit variance of W_i and c_i, whatever α is. The papers do not say so.
+
 The draws come from NumPy's old RandomState and not from fedlit.keys, and the sizes come first, because that gives
 the sizes of the papers' code: FedBC's with seed 1, pFedMe's printed range with seed 0. Then come u, B and v of all
-clients, then W, c and x client by client: the public generator's order, so the same seed gives its samples.
+clients, then W, c and x client by client: the public generator's order, so the same seed gives its samples (but for
+`iid`, where its code also draws models that it does not use).
 """
 
 import math
@@ -49,7 +53,7 @@ class Synthetic(FederatedDataModule):
     """Synthetic(α, β): a softmax model and a Gaussian input for each client. Defaults: FedBC's, and 0.1 for validation.
 
     Args:
-        alpha: α: how much the clients' models differ (standard deviation of u_i)
+        alpha: α: standard deviation of u_i, the mean of a client's model; it moves no label (see docs/data.md)
         beta: β: how much the clients' inputs differ (standard deviation of B_i)
         num_clients: N: number of clients
         num_features: length of x

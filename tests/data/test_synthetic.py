@@ -51,8 +51,8 @@ def models_of(draw: Callable[[], object]) -> Models:
 
 def many_models(**options: Any) -> Models:
     """Few features and classes and one sample each, so that thousands of clients are quick."""
-    chosen = recipe(num_clients=4000, num_features=20, num_classes=5, **options)
-    return models_of(lambda: list(own_samples(chosen, np.ones(4000, dtype=np.int64), RandomState(0))))
+    chosen = recipe(num_clients=2000, num_features=20, num_classes=5, **options)
+    return models_of(lambda: list(own_samples(chosen, np.ones(2000, dtype=np.int64), RandomState(0))))
 
 
 def public_generator(seed: int, clients: int, alpha: float, beta: float) -> list[tuple[Floats, list[int]]]:
@@ -116,12 +116,12 @@ def test_the_recipe_does_not_change_the_sizes() -> None:
 
 
 def test_samples_are_float32_and_labels_int64() -> None:
-    store = ready().store
+    store = ready(num_clients=5).store
     assert (store["x"].dtype, store["y"].dtype) == (torch.float32, torch.int64)
 
 
 def test_a_sample_has_as_many_features_as_asked() -> None:
-    assert ready(num_features=7).sample_shape == (7,)
+    assert ready(num_clients=5, num_features=7).sample_shape == (7,)
 
 
 def test_num_classes_is_the_option_even_if_a_class_never_occurs() -> None:
@@ -140,7 +140,7 @@ def test_every_label_is_the_best_class_of_its_client(iid: bool) -> None:
 
 
 def test_inputs_scatter_around_the_clients_mean_with_variance_j_to_the_minus_1_2() -> None:
-    data = ready(num_clients=1, size_min=100_000)
+    data = ready(num_clients=1, size_min=20_000)
     expected = np.arange(1, 61) ** -1.2
     np.testing.assert_allclose(data.store["x"].numpy().var(0), expected, rtol=0.05)
 
@@ -171,7 +171,7 @@ def test_as_variance_takes_the_square_root_of_alpha_and_beta() -> None:
 
 
 def test_labels_do_not_depend_on_alpha_which_adds_the_same_to_every_class() -> None:
-    assert ready(alpha=0.0).store["y"].equal(ready(alpha=3.0).store["y"])
+    assert ready(num_clients=5, alpha=0.0).store["y"].equal(ready(num_clients=5, alpha=3.0).store["y"])
 
 
 def test_entries_of_a_model_have_unit_variance_around_its_mean() -> None:
@@ -180,12 +180,12 @@ def test_entries_of_a_model_have_unit_variance_around_its_mean() -> None:
 
 
 def test_iid_clients_share_one_model_and_one_mean() -> None:
-    models = models_of(Synthetic(iid=True).setup)
+    models = models_of(Synthetic(iid=True, num_clients=5).setup)
     assert [np.ptp(values, axis=0).max() for values in models] == [0, 0, 0]
 
 
 def test_inputs_of_iid_clients_are_centred_at_zero() -> None:
-    assert not models_of(Synthetic(iid=True).setup).v.any()
+    assert not models_of(Synthetic(iid=True, num_clients=5).setup).v.any()
 
 
 def test_entries_of_the_iid_model_are_standard_normal() -> None:
@@ -194,25 +194,25 @@ def test_entries_of_the_iid_model_are_standard_normal() -> None:
 
 
 def test_alpha_and_beta_have_no_effect_on_iid_data() -> None:
-    plain, other = ready(iid=True).store, ready(iid=True, alpha=3.0, beta=4.0).store
+    plain, other = (ready(num_clients=5, iid=True, alpha=a, beta=b).store for a, b in [(0.5, 0.5), (3.0, 4.0)])
     assert [plain[name].equal(other[name]) for name in ("x", "y")] == [True, True]
 
 
 def test_another_seed_gives_another_hash() -> None:
-    assert ready(seed=0).partition_hash != ready(seed=1).partition_hash
+    assert ready(num_clients=5, seed=0).partition_hash != ready(num_clients=5, seed=1).partition_hash
 
 
 def test_the_global_random_state_is_not_read() -> None:
     np.random.seed(0)
-    first = ready().partition_hash
+    first = ready(num_clients=5).partition_hash
     np.random.seed(1)
-    assert ready().partition_hash == first
+    assert ready(num_clients=5).partition_hash == first
 
 
 def test_the_global_random_state_is_not_changed() -> None:
     np.random.seed(123)
     before = np.random.get_state(legacy=False)
-    ready()
+    ready(num_clients=5)
     after = np.random.get_state(legacy=False)
     np.testing.assert_equal(after, before)
 

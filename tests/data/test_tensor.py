@@ -27,7 +27,7 @@ def owned(data: TensorData, client: int) -> list[int]:
     return sorted(torch.cat([everyone.train[client], everyone.val[client], everyone.test[client]]).tolist())
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40))
 def test_a_client_owns_the_rows_that_carry_its_id(ids: list[int]) -> None:
     rows = len(ids)

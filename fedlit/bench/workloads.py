@@ -1,0 +1,88 @@
+"""The work that is measured: three networks with generated data. What is learned from them does not matter here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from fedlit.client import Client
+from fedlit.data.tensor import TensorData
+from fedlit.models import MLP, LeNet, Softmax
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Federated averaging of one network on clients of fixed sizes."""
+
+    name: str
+    title: str
+    net: Callable[[], nn.Module]
+    sample_shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+    """Training samples of each client."""
+    batch_size: int
+    local_epochs: int
+    clients_per_round: int = 10
+    num_classes: int = 10
+    lr: float = 0.01
+    with_extras: bool = False
+    """Whether FedBC and a whole `fit` are measured too."""
+
+    def data(self, *, tested: bool = False) -> TensorData:
+        """Random samples, all of them for training; `tested` adds a tenth of the rows for testing."""
+        # n + n // 9 rows, of which TensorData keeps floor(0.1 rows) for testing, leave n for training.
+        rows = np.array([size + size // 9 if tested else size for size in self.sizes])
+        rng = np.random.default_rng(0)
+        return TensorData(
+            rng.standard_normal((rows.sum(), *self.sample_shape), dtype=np.float32),
+            rng.integers(self.num_classes, size=rows.sum()),
+            np.repeat(np.arange(len(rows)), rows),
+            num_classes=self.num_classes,
+            test_fraction=0.1 if tested else 0.0,
+            val_fraction=0.0,
+        )
+
+    def client(self, algorithm: type[Client]) -> Client:
+        """The algorithm with this workload's network and local options."""
+        return algorithm(self.net(), lr=self.lr, batch_size=self.batch_size, local_epochs=self.local_epochs)
+
+
+def log_normal_sizes(clients: int) -> tuple[int, ...]:
+    """Log-normal (4, 1) plus 50: many small clients and a few large ones, the same in every run."""
+    return tuple(int(size) + 50 for size in np.random.default_rng(0).lognormal(4, 1, clients))
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload(
+            name="W1",
+            title="softmax regression 60-10, 100 clients of log-normal sizes, 10 a round, E = 5, batch 10",
+            net=lambda: Softmax(60, 10),
+            sample_shape=(60,),
+            sizes=log_normal_sizes(100),
+            batch_size=10,
+            local_epochs=5,
+            with_extras=True,
+        ),
+        Workload(
+            name="W2",
+            title="MLP 784-128-10, 20 clients of 2,400, 10 a round, E = 1, batch 32",
+            net=lambda: MLP(784, (128,), 10),
+            sample_shape=(784,),
+            sizes=(2400,) * 20,
+            batch_size=32,
+            local_epochs=1,
+        ),
+        Workload(
+            name="W3",
+            title="LeNet 3x32x32, 20 clients of 2,000, 10 a round, E = 1, batch 64",
+            net=lambda: LeNet(3, 10),
+            sample_shape=(3, 32, 32),
+            sizes=(2000,) * 20,
+            batch_size=64,
+            local_epochs=1,
+        ),
+    )
+}

@@ -1,0 +1,1 @@
+"""The commands of `fedlit` other than `fit`, one thin file each."""
