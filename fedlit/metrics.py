@@ -49,6 +49,8 @@ def by_user(values: Tensor, owners: Tensor, users: int) -> Tensor:
 def distribution(accuracy: Tensor) -> dict[str, float]:
     """How accuracy is spread over users: min, max, mean, population variance, 10 % quantile, worst tenth."""
     known = accuracy[~accuracy.isnan()].double()
+    if len(known) == 0:
+        return dict.fromkeys(("min", "max", "mean", "var", "p10", "worst10"), float("nan"))
     worst = known.sort().values[: max(1, len(known) // 10)]
     return {
         "min": float(known.min()),

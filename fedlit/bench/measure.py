@@ -211,12 +211,12 @@ def handwritten_entry(workload: Workload, data: FederatedDataModule) -> Entry:
     x, y, clients = data.store["x"], data.store["y"], data.everyone.train
 
     def one_round() -> int:
-        chosen = torch.randperm(len(clients))[: workload.clients_per_round].tolist()
+        drawn = torch.randperm(len(clients))[: workload.clients_per_round].tolist()
         return fedavg_round(
             net,
             x,
             y,
-            [clients[client] for client in chosen],
+            [clients[client] for client in drawn],
             lr=workload.lr,
             batch_size=workload.batch_size,
             local_epochs=workload.local_epochs,

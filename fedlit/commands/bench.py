@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -79,7 +78,7 @@ def measure_one(workload: Workload, repeats: int, seconds: float, console: Conso
 
 def show(workload: Workload, results: list[Result], console: Console) -> None:
     """The table of a workload and the remarks that belong to it."""
-    console.print(f"{workload.name}: {workload.title}", highlight=False)
+    console.print(f"{workload.name}: {workload.title}", style="bold", highlight=False)
     console.print(table(results))
     for line in remarks(results):
         console.print(line, highlight=False)
@@ -88,7 +87,7 @@ def show(workload: Workload, results: list[Result], console: Console) -> None:
 
 def table(results: list[Result]) -> Table:
     """Steps per second of every entry, with the ratio to the hand-written loop; 80 columns wide at most."""
-    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Table(box=None, padding=(0, 2, 0, 0))
     grid.add_column("whole rounds", min_width=11)
     for heading in ("threads", "lanes", "steps/s", "spread", "ratio", "other load", "first round"):
         grid.add_column(heading, justify="right")

@@ -1,7 +1,7 @@
 """Rounds of FedAvg, FedProx and FedBC on softmax regression, written from the papers in NumPy float64.
 
 An oracle: slow, without torch, and nothing is drawn. The caller gives the cohorts and the mini-batches. Written from
-/work/shared/papers/algorithms.md; equation numbers are those of the FedBC paper (000).
+the papers; equation numbers are those of the FedBC paper (000).
 
 A model is one matrix theta = [weight | bias] of shape (classes, features + 1); x is read as [x | 1].
 

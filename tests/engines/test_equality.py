@@ -1,0 +1,136 @@
+"""Engines agree: sequential is the judge; vectorized is forced, eager and compiled, with other lanes and workers."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedlit import MLP, Client, FedAvg, FedBC, FedProx
+from tests.problems import CLASSES, FEATURES, TinyConv, kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of
+
+LOCAL = {"lr": 0.05, "batch_size": 4, "local_epochs": 2}
+MAKERS: dict[str, Callable[[], Client]] = {
+    "fedavg": lambda: FedAvg(tiny_net(), **LOCAL),
+    "fedavg_all_options": lambda: FedAvg(
+        tiny_net(), momentum=0.5, weight_decay=0.01, clip=0.5, lr_decay=0.9, drop_last=True, **LOCAL
+    ),
+    "fedavg_fixed_steps": lambda: FedAvg(tiny_net(), lr=0.05, batch_size=4, local_steps=7),
+    "fedprox": lambda: FedProx(tiny_net(), mu=0.7, momentum=0.5, **LOCAL),
+    "fedbc": lambda: FedBC(tiny_net(), dual_lr=0.3, momentum=0.5, **LOCAL),
+    "fedbc_from_local": lambda: FedBC(tiny_net(), dual_lr=0.3, tolerance_lr=0.1, start_from="local", **LOCAL),
+}
+
+
+class CountsSteps(Client):
+    """Carries a state from step to step and reads the step's number."""
+
+    total: Tensor
+
+    def state_spec(self) -> dict[str, float]:
+        return {"total": 1.0}
+
+    def carried_states(self) -> tuple[str, ...]:
+        return ("total",)
+
+    def training_step(self, batch, batch_idx):
+        task = self.task_loss(batch)
+        return {"loss": task * self.total, "task": task, "total": self.total * 0.9 + batch_idx}
+
+
+MAKERS["carried_state"] = lambda: CountsSteps(tiny_net(), lr=0.01, batch_size=4, local_epochs=1)
+
+
+@pytest.fixture(scope="module")
+def reference() -> dict[str, tuple[dict[str, Tensor], dict[str, Tensor], list[float]]]:
+    """The sequential engine's answer for each client."""
+    answers = {}
+    for name, make in MAKERS.items():
+        trainer = run(make())
+        answers[name] = (weights_of(trainer), kept_rows(trainer), trainer.loop.history.series("train/loss")[1])
+    return answers
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+@pytest.mark.parametrize(("lanes", "workers"), [(1, 1), (2, 1), (3, 2), (1, 2)])
+def test_eager_vectorized_equals_sequential(reference, maker: str, lanes: int, workers: int) -> None:
+    trainer = run(MAKERS[maker](), engine="vectorized", compiled=False, lanes=lanes, workers=workers)
+    weights, rows, losses = reference[maker]
+    assert trainer.summary["engine"] == "vectorized"
+    assert not trainer.summary["compiled"]
+    assert largest_difference(weights_of(trainer), weights) <= 1e-10
+    assert largest_difference(kept_rows(trainer), rows) <= 1e-10
+    assert trainer.loop.history.series("train/loss")[1] == pytest.approx(losses, abs=1e-10)
+
+
+COMPILED = [("fedavg_all_options", 2, 2), ("fedprox", 1, 1), ("fedbc", 3, 2), ("carried_state", 2, 1)]
+
+
+@pytest.mark.parametrize(("maker", "lanes", "workers"), COMPILED)
+def test_compiled_vectorized_equals_sequential(reference, maker: str, lanes: int, workers: int) -> None:
+    trainer = run(MAKERS[maker](), engine="vectorized", compiled=True, lanes=lanes, workers=workers)
+    weights, rows, losses = reference[maker]
+    assert trainer.summary["compiled"]
+    assert largest_difference(weights_of(trainer), weights) <= 1e-10
+    assert largest_difference(kept_rows(trainer), rows) <= 1e-10
+    assert trainer.loop.history.series("train/loss")[1] == pytest.approx(losses, abs=1e-10)
+
+
+@pytest.mark.parametrize("maker", ["fedavg", "fedprox", "fedbc"])
+def test_single_precision_engines_agree_to_a_thousandth(maker: str) -> None:
+    client, other = MAKERS[maker]().float(), MAKERS[maker]().float()
+    slow = run(client, precision="32-true")
+    fast = run(other, precision="32-true", engine="vectorized", compiled=False, lanes=3)
+    assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-3
+
+
+def test_convolutional_net_gets_one_lane_and_equals_sequential_compiled() -> None:
+    def client() -> FedBC:
+        torch.manual_seed(1)
+        return FedBC(TinyConv().double(), dual_lr=0.3, lr=0.05, batch_size=4, local_epochs=1)
+
+    slow = run(client(), tiny_data(shape=(1, 8, 8)), rounds=3)
+    fast = run(client(), tiny_data(shape=(1, 8, 8)), rounds=3, engine="vectorized", compiled=True)
+    assert fast.summary["lanes"] == 1
+    assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-10
+
+
+def test_timelines_longer_than_the_capacity_run_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = run(MAKERS["fedbc"]())
+    monkeypatch.setattr("fedlit.engines.choose.MAX_CAPACITY", 4)
+    fast = run(MAKERS["fedbc"](), engine="vectorized", compiled=False, lanes=2)
+    assert fast.summary["capacity"] == 4
+    assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-10
+
+
+def test_clients_without_steps_keep_what_they_received() -> None:
+    class Lazy(FedBC):
+        def local_work(self, planned, generator):
+            planned[0] = 0
+            return planned
+
+    def client() -> FedBC:
+        return Lazy(tiny_net(), dual_lr=0.3, **LOCAL)
+
+    slow, fast = run(client()), run(client(), engine="vectorized", compiled=False, lanes=2)
+    assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-10
+    assert largest_difference(kept_rows(slow), kept_rows(fast)) <= 1e-10
+
+
+def test_order_of_clients_in_a_cohort_changes_nothing() -> None:
+    def clients(order: list[int]) -> dict[str, Tensor]:
+        from fedlit import FixedSampler
+        from fedlit.cohort import Selection
+
+        class InOrder(FixedSampler):
+            def select(self, seed, round, sizes, count):
+                return Selection(train=order, report=order)
+
+        return weights_of(run(MAKERS["fedbc"](), sampler=InOrder(order)))
+
+    assert largest_difference(clients([0, 1, 2, 3]), clients([3, 1, 0, 2])) <= 1e-12
+
+
+def test_large_dense_nets_get_one_lane_and_small_ones_several() -> None:
+    small = run(FedAvg(MLP(FEATURES, (4,), CLASSES), **LOCAL), rounds=1, engine="vectorized", compiled=False, workers=1)
+    assert small.summary["lanes"] > 1
