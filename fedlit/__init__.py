@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from fedlit import _torchvision  # isort: skip  # first: without it Lightning cannot be imported beside a CPU torch
+from fedlit import _torchvision as _torchvision  # isort: skip  # first: Lightning needs it beside a CPU torch
 
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.algorithms.fedbc import FedBC

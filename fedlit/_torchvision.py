@@ -23,7 +23,7 @@ def compiled_operators_load() -> bool:
     libraries = list(Path(spec.origin).parent.glob("_C*.so"))
     try:
         for library in libraries:
-            torch.ops.load_library(str(library))
+            torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]  # torch has no hints here
     except OSError:
         return False
     return bool(libraries)
@@ -33,9 +33,9 @@ def declare_missing_operators() -> torch.library.Library | None:
     """Declare the operators that torchvision's import asks for, only where its own library does not load."""
     if compiled_operators_load():
         return None
-    library = torch.library.Library("torchvision", "DEF") 
+    library = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]  # nor here
     for name in _OPERATORS:
-        library.define(name + _SCHEMA)
+        library.define(name + _SCHEMA)  # type: ignore[no-untyped-call]  # nor here
     return library
 
 

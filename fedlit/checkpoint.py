@@ -1,7 +1,7 @@
 """Checkpoints of a run folder: last.ckpt and previous.ckpt by time or by rounds, best.ckpt by validation accuracy."""
 
-import logging
 import io
+import logging
 import pickle
 import time
 from dataclasses import dataclass
@@ -108,7 +108,8 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
         found = Found(path, content["loops"]["fit_loop"]["rounds"], content.get("wandb_id"))
         if damaged:
             log.warning(
-                f"{folder.checkpoints / damaged[0]} is damaged; continuing from {path.name}, after round {found.rounds}."
+                f"{folder.checkpoints / damaged[0]} is damaged; continuing from {path.name}, "
+                f"after round {found.rounds}."
             )
         return found
     if damaged:
@@ -123,6 +124,13 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """The content of a checkpoint, tensors and plain data only; None if the file is damaged."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError):  # a damaged archive fails in many ways
+    except (
+        RuntimeError,
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        pickle.UnpicklingError,
+    ):  # a damaged archive fails in many ways
         return None
     return content if isinstance(content, dict) and "loops" in content else None

@@ -61,9 +61,7 @@ def check_command(name: str, rest: list[str]) -> None:
         return
     if name.startswith("-"):
         verb = next((word for word in rest if word in COMMANDS), "fit")
-        raise ConfigError(
-            f"'{name}' stands before the command, but belongs after it. Write: fedlit {verb} {name} …"
-        )
+        raise ConfigError(f"'{name}' stands before the command, but belongs after it. Write: fedlit {verb} {name} …")
     raise ConfigError(f"There is no command '{name}'. {nearest(name, COMMANDS)}Commands: {', '.join(COMMANDS)}.")
 
 

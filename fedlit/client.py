@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
@@ -299,5 +298,7 @@ def read_step(output: Tensor | Mapping[str, Tensor], spec: StateSpec) -> StepOut
     carried = {name: value for name, value in output.items() if name not in ("loss", "task")}
     unknown = sorted(set(carried) - set(spec))
     if unknown:
-        raise ConfigError(f"training_step returned '{unknown[0]}', which state_spec() does not declare. Declare it there.")
+        raise ConfigError(
+            f"training_step returned '{unknown[0]}', which state_spec() does not declare. Declare it there."
+        )
     return StepOutput(output["loss"], output.get("task", output["loss"]).detach(), carried)

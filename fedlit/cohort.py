@@ -84,4 +84,4 @@ class Cohort:
         """Position of the reporting client with the most or fewest training samples; ties go to the lowest id."""
         sign = -1 if largest else 1
         positions = torch.nonzero(self.reports).flatten().tolist()
-        return min(positions, key=lambda k: (sign * int(self.sizes[k]), self.clients[k]))
+        return int(min(positions, key=lambda k: (sign * int(self.sizes[k]), self.clients[k])))

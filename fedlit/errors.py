@@ -1,11 +1,11 @@
 """What can go wrong, as one tree. A message is one paragraph: what is wrong, where, and what to do.
 
-    FedlitError
-    ├── ConfigError     an option, or two options together, make no sense            exit code 2
-    ├── DataError       a data set is missing, damaged or cannot be split as asked   exit code 2
-    ├── RunError        a run folder cannot be created, read or written              exit code 2
-    │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
-    └── DivergedError   training left the finite numbers                             exit code 1
+FedlitError
+├── ConfigError     an option, or two options together, make no sense            exit code 2
+├── DataError       a data set is missing, damaged or cannot be split as asked   exit code 2
+├── RunError        a run folder cannot be created, read or written              exit code 2
+│   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
+└── DivergedError   training left the finite numbers                             exit code 1
 """
 
 import difflib

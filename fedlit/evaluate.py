@@ -38,8 +38,8 @@ class Evaluator:
         """The metrics of z and its scores on every user's own test."""
         model = self.client.net.state_dict()
         losses, hits = self._score(model, self._rows)
-        own = [by_user(part[self._own], self._owners, len(self.counts)) for part in (hits, losses)]
-        users = UserScores(*own, self.counts)
+        own_hits, own_losses = (by_user(part[self._own], self._owners, len(self.counts)) for part in (hits, losses))
+        users = UserScores(own_hits, own_losses, self.counts)
         metrics = {
             "global/acc": float(hits[self._pooled].double().mean()),
             "global/loss": float(losses[self._pooled].double().mean()),
@@ -73,8 +73,7 @@ class Evaluator:
         training = self.client.net.training
         self.client.net.eval()
         with torch.inference_mode():
-            parts = [
-                self.client.score(model, *self.data.rows(self.data.store, chunk)) for chunk in rows.split(CHUNK)
-            ]
+            chunks = (self.data.rows(self.data.store, chunk) for chunk in torch.split(rows, CHUNK))
+            parts = [self.client.score(model, x, y) for x, y in chunks]
         self.client.net.train(training)
         return torch.cat([losses for losses, _ in parts]), torch.cat([hits for _, hits in parts])

@@ -158,7 +158,7 @@ class FederatedLoop(_FitLoop):
         self._count_round()
 
     def stop_if_diverged(self, cohort: Cohort) -> None:
-        """Before anything is kept: a client that left the finite numbers, or a mean risk that exploded, ends the run."""
+        """Before anything is kept: a client that left the finite numbers, or an exploded mean risk, ends the run."""
         bad = check_finite(cohort)
         number = cohort.round + 1
         advice = "The last checkpoint is from a round before it; lower model.lr, or set model.clip."
@@ -251,7 +251,8 @@ class FederatedLoop(_FitLoop):
             getattr(callback, hook)(self.trainer, self.client, *args)
 
     def _server_callbacks(self) -> list[ServerCallback]:
-        return [callback for callback in self.trainer.callbacks if isinstance(callback, ServerCallback)]
+        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # set by Lightning's connector
+        return [callback for callback in callbacks if isinstance(callback, ServerCallback)]
 
     def at_round_end(self, action: Callable[[], None]) -> None:
         """Run the action now, or, inside a round, as soon as the round is complete."""
@@ -267,7 +268,7 @@ class FederatedLoop(_FitLoop):
         if self._ready:
             return
         self.max_batches = 1
-        self.trainer.val_check_batch = float("inf")  # type: ignore[attr-defined]
+        self.trainer.val_check_batch = float("inf")
         client, data, options = self.client, self.data, self.options
         client.prepare()
         dtype = next(client.net.parameters()).dtype
@@ -352,7 +353,7 @@ class FederatedLoop(_FitLoop):
 
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
         """Continue after `rounds` rounds; all of Lightning's counters say the same."""
-        self.rounds_done = state_dict["rounds"]
+        self.rounds_done = rounds = state_dict["rounds"]
         self.states.load_state_dict(state_dict["clients"])
         self.history.load_state_dict(state_dict["history"])
         self.best.load_state_dict(state_dict["best"])
@@ -362,8 +363,8 @@ class FederatedLoop(_FitLoop):
         if state_dict["engine"] is not None:
             self.choice = Choice(**state_dict["engine"]["choice"])
             check_same_engine(self.choice, Request(**state_dict["engine"]["request"]), self.options.request)
-        for counter in (self.epoch_progress.total, self.epoch_progress.current):
-            counter.ready = counter.started = counter.processed = counter.completed = self.rounds_done
+        counters = {"ready": rounds, "started": rounds, "processed": rounds, "completed": rounds}
+        self.epoch_progress.load_state_dict({"total": counters, "current": counters})
         self.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.rounds_done
         self.epoch_loop._batches_that_stepped = self.rounds_done
 
@@ -375,8 +376,9 @@ class FederatedLoop(_FitLoop):
     def _publish(self, values: dict[str, float]) -> None:
         """To callbacks (callback_metrics) and loggers, with the round as explicit step."""
         connector = self.trainer._logger_connector
-        connector._callback_metrics.update({name: torch.tensor(value) for name, value in values.items()})
-        connector.log_metrics(dict(values), step=self.rounds_done)
+        tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+        connector._callback_metrics.update(tensors)
+        connector.log_metrics(dict(tensors), step=self.rounds_done)
 
     def _call_validation_hooks(self) -> None:
         """Lightning's validation hooks, on rounds that are due: EarlyStopping and ModelCheckpoint listen to them."""

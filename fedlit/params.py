@@ -44,9 +44,7 @@ def stacked_sq_norm(params: Mapping[str, Tensor]) -> Tensor:
 def weighted_mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Params:
     """sum_i weights_i params_i, summed in float64 so that the mean of equal models is that model."""
     weights = weights.double()
-    return {
-        name: torch.tensordot(weights, value.double(), dims=1).to(value.dtype) for name, value in stacked.items()
-    }
+    return {name: torch.tensordot(weights, value.double(), dims=1).to(value.dtype) for name, value in stacked.items()}
 
 
 def expand(params: Mapping[str, Tensor], clients: int) -> Params:

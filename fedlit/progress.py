@@ -8,8 +8,13 @@ from pytorch_lightning.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-_SHOWN = (("train/loss", "loss", "{:.3f}"), ("global/acc", "global", "{:.1%}"), ("local/acc", "local", "{:.1%}"))
-_SHOWN += (("users/acc_min", "min user", "{:.1%}"), ("users/acc_max", "max user", "{:.1%}"))
+_SHOWN = (
+    ("train/loss", "loss", "{:.3f}"),
+    ("global/acc", "global", "{:.1%}"),
+    ("local/acc", "local", "{:.1%}"),
+    ("users/acc_min", "min user", "{:.1%}"),
+    ("users/acc_max", "max user", "{:.1%}"),
+)
 _SECONDS_BETWEEN_LINES = 20.0
 
 
@@ -38,7 +43,11 @@ class RoundProgressBar(ProgressBar):
             return
         columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=24), TimeElapsedColumn())
         self._bar = Progress(
-            *columns, TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[shown]}"), console=self._console
+            *columns,
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[shown]}"),
+            console=self._console,
         )
         self._task = self._bar.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch, shown="")
         self._bar.start()
@@ -49,7 +58,9 @@ class RoundProgressBar(ProgressBar):
         if self._bar is not None:
             self._bar.update(self._task, completed=done, shown=shown(trainer.callback_metrics))
         elif self._enabled and (done == trainer.max_epochs or self._line_is_due()):
-            self._console.print(f"round {done}/{trainer.max_epochs}  {shown(trainer.callback_metrics)}", highlight=False)
+            self._console.print(
+                f"round {done}/{trainer.max_epochs}  {shown(trainer.callback_metrics)}", highlight=False
+            )
 
     def _line_is_due(self) -> bool:
         now = time.monotonic()

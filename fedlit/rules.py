@@ -25,7 +25,7 @@ REFUSED_TRAINER_ARGUMENTS = {
     "limit_train_batches": "a client's work is its own. Give model.local_steps instead.",
     "limit_val_batches": "all users are evaluated in one pass. Give eval_every instead.",
     "overfit_batches": "clients train on their own data. Give model.local_steps instead.",
-    "enable_checkpointing": "a run folder keeps its own checkpoints (run=DIR). Give a ModelCheckpoint callback for more.",
+    "enable_checkpointing": "a run folder keeps its own (run=DIR). Give a ModelCheckpoint callback for more.",
     "fast_dev_run": "a round is the smallest run. Give rounds=1 instead.",
     "num_sanity_val_steps": "the initial model is always evaluated, as round 0. Leave it out.",
     "reload_dataloaders_every_n_epochs": "there are no data loaders: the data stay in memory. Leave it out.",
@@ -74,12 +74,13 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
 def check_monitors(data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
     """Nothing can be monitored on validation data that do not exist."""
     for callback in callbacks:
-        if isinstance(callback, EarlyStopping | ModelCheckpoint) and str(callback.monitor).startswith("val/"):
-            if len(data.global_val) == 0:
-                raise ConfigError(
-                    f"{type(callback).__name__} monitors '{callback.monitor}', but there is no validation data "
-                    "(data.val_fraction is 0). Set data.val_fraction to 0.1, or remove the callback."
-                )
+        if len(data.global_val) or not isinstance(callback, EarlyStopping | ModelCheckpoint):
+            continue
+        if str(callback.monitor).startswith("val/"):
+            raise ConfigError(
+                f"{type(callback).__name__} monitors '{callback.monitor}', but there is no validation data "
+                "(data.val_fraction is 0). Set data.val_fraction to 0.1, or remove the callback."
+            )
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:

@@ -11,8 +11,10 @@ from fedlit.errors import ResumeError
 from fedlit.run import RunFolder
 
 FREE_TRAINER_KEYS = frozenset(
-    "rounds engine lanes workers compiled checkpoint_every divergence_factor rounds_to run resume overwrite logger "
-    "max_time enable_progress_bar default_root_dir profiler".split()
+    {
+        *("rounds", "engine", "lanes", "workers", "compiled", "checkpoint_every", "divergence_factor", "rounds_to"),
+        *("run", "resume", "overwrite", "logger", "max_time", "enable_progress_bar", "default_root_dir", "profiler"),
+    }
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
 
@@ -51,8 +53,8 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
         shown = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed[:3])
         more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
         raise ResumeError(
-            f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}. Resume it with the "
-            "settings it began with (more rounds are fine), or start another run with --run DIR."
+            f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}. Resume it with "
+            "the settings it began with (more rounds are fine), or start another run with --run DIR."
         )
 
 
@@ -61,5 +63,7 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ResumeError(f"{path} is not readable as YAML ({error}). Restore it, or start anew with --overwrite.") from error
+        raise ResumeError(
+            f"{path} is not readable as YAML ({error}). Restore it, or start anew with --overwrite."
+        ) from error
     return config if isinstance(config, dict) else {}

@@ -125,7 +125,7 @@ class FederatedTrainer(Trainer):
             logger=logger,
             callbacks=own,
             max_epochs=rounds,
-            max_time=max_time,  # type: ignore[arg-type]  # Lightning's hint lacks its dict form
+            max_time=max_time,
             check_val_every_n_epoch=eval_every,
             num_sanity_val_steps=0,
             log_every_n_steps=1,
@@ -167,7 +167,7 @@ class FederatedTrainer(Trainer):
         client, data = checked_parts(model, datamodule)
         data.prepare_data()
         data.setup("fit")
-        self.callbacks = merge_callbacks(client.server_callbacks(), self.callbacks)
+        self.callbacks: list[Callback] = merge_callbacks(client.server_callbacks(), self.callbacks)
         weighting = find_weighting(client.weighting() if self.weights is None else self.weights)
         options = self.loop.options
         check_run(
@@ -253,8 +253,8 @@ def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedD
         raise ConfigError(f"FederatedTrainer.fit got a {type(model).__name__}; give it a fedlit Client such as FedAvg.")
     if not isinstance(datamodule, FederatedDataModule):
         raise ConfigError(
-            f"FederatedTrainer.fit got {type(datamodule).__name__} as datamodule; give it a FederatedDataModule such as "
-            "Synthetic, or wrap your arrays in TensorData(x, y, client)."
+            f"FederatedTrainer.fit got {type(datamodule).__name__} as datamodule; give it a FederatedDataModule such "
+            "as Synthetic, or wrap your arrays in TensorData(x, y, client)."
         )
     return model, datamodule
 

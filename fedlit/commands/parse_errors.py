@@ -41,7 +41,8 @@ def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
     group, _, name = key.partition(".")
     name = name.removeprefix("init_args.")
     if group == "trainer" and name in REFUSED_TRAINER_ARGUMENTS:
-        return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {REFUSED_TRAINER_ARGUMENTS[name]}"
+        reason = REFUSED_TRAINER_ARGUMENTS[name]
+        return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {reason}"
     known = list(known_options(group, parser))
     return f"{place(files, key=key)}'{group}.{name}' is no option. " + nearest(f"{group}.{name}", known) + _HELP
 
@@ -51,14 +52,17 @@ def unknown_class(key: str, name: str, files: list[str]) -> str:
     base = _BASES.get(key.split(".")[0])
     names = sorted(known.__name__ for known in subclasses(base)) if base is not None else []
     listed = f"Known: {', '.join(names)}; or give the import path of your own (package.module.Class)."
-    return f"{place(files, value=name)}{key} names the class '{name}', which does not exist. {nearest(name, names)}{listed}"
+    found = f"{place(files, value=name)}{key} names the class '{name}', which does not exist."
+    return f"{found} {nearest(name, names)}{listed}"
 
 
 def known_options(group: str, parser: ArgumentParser) -> Iterable[str]:
     """Every option of the command line, and those of all known classes of the group."""
     for action in parser._actions:  # argparse has no public list of its options
         yield from (option.removeprefix("--") for option in action.option_strings)
-    for known in subclasses(_BASES[group]) if group in _BASES else ():
+    if group not in _BASES:
+        return
+    for known in subclasses(_BASES[group]):
         for ancestor in known.__mro__:
             if "__init__" in vars(ancestor) and issubclass(ancestor, _BASES[group]):
                 yield from (f"{group}.{name}" for name in inspect.signature(ancestor.__init__).parameters)
@@ -66,7 +70,7 @@ def known_options(group: str, parser: ArgumentParser) -> Iterable[str]:
 
 def subclasses(base: type) -> list[type]:
     """All known subclasses of fedlit's."""
-    found = [known for known in base.__subclasses__() if known.__module__.startswith("fedlit.")]
+    found: list[type] = [known for known in base.__subclasses__() if known.__module__.startswith("fedlit.")]
     return found + [deeper for known in found for deeper in subclasses(known)]
 
 

@@ -25,7 +25,7 @@ def wandb_logger(asked: str | None, folder: Path, config: dict[str, Any], *, res
         return None
     found = find_checkpoint(RunFolder(folder)) if resume and folder.exists() else None
     data, algorithm = (config[part]["class_path"].rsplit(".", 1)[-1] for part in ("data", "model"))
-    logger = WandbLogger(
+    return WandbLogger(
         project=os.environ.get("WANDB_PROJECT", "fedlit"),
         name=folder.name,
         id=found.wandb_id if found is not None else None,
@@ -36,7 +36,6 @@ def wandb_logger(asked: str | None, folder: Path, config: dict[str, Any], *, res
         job_type=algorithm,
         tags=[data],
     )
-    return logger
 
 
 def wandb_mode(asked: str | None) -> str:

@@ -59,7 +59,9 @@ class Request:
     compiled: bool | None = None
 
 
-def choose(request: Request, client: Client, planned: np.ndarray, per_round: int, rounds: int, sample: Tensor) -> Choice:
+def choose(
+    request: Request, client: Client, planned: np.ndarray, per_round: int, rounds: int, sample: Tensor
+) -> Choice:
     """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape."""
     reason = not_vectorizable(client.net)
     flop = step_flop(client, sample)
@@ -105,7 +107,7 @@ def step_flop(client: Client, sample: Tensor) -> float:
     batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         client.net(batch)
-    return 3.0 * counter.get_total_flops()
+    return 3.0 * float(counter.get_total_flops())
 
 
 def _sequential(why: str, threads: int) -> Choice:
@@ -124,7 +126,7 @@ def _vectorized(
 
 
 def _lanes(net: nn.Module, planned: np.ndarray, per_round: int, workers: int, compiled: bool) -> int:
-    """One for convolutions (vmap would group them) and large nets; else as many as the longest client leaves room for."""
+    """One for convolutions (vmap would group them) and large nets; else what the longest client leaves room for."""
     if any(isinstance(module, nn.modules.conv._ConvNd) for module in net.modules()):
         return 1
     if not compiled:

@@ -3,7 +3,6 @@
 `tests/engines/test_compiler_contract.py` names each of them, so that a new torch fails there first.
 """
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -34,7 +33,11 @@ def cache_folder() -> Path:
 
 
 def repeat_while(
-    step: Callable[..., tuple[Tensor, ...]], first: Tensor, last: Tensor, carried: Sequence[Tensor], fixed: Sequence[Tensor]
+    step: Callable[..., tuple[Tensor, ...]],
+    first: Tensor,
+    last: Tensor,
+    carried: Sequence[Tensor],
+    fixed: Sequence[Tensor],
 ) -> tuple[Tensor, ...]:
     """carried <- step(t, carried, fixed) for t from first up to last, as one loop operator of the program.
 
@@ -50,8 +53,9 @@ def repeat_while(
     def body(t: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         return (t + 1, *step(t, rest[:count], rest[count:-1]))
 
-    out: tuple[Tensor, ...] = while_loop_op(unfinished, body, (first.clone(), *carried), (*fixed, last))
-    return out[1:]
+    # torch's hint of the carried values is a tuple of one
+    out = while_loop_op(unfinished, body, (first.clone(), *carried), (*fixed, last))  # type: ignore[arg-type]
+    return tuple(out[1:])
 
 
 def compile_program(program: Callable[..., tuple[Tensor, ...]], args: Sequence[Tensor]) -> Callable[..., Any]:
@@ -71,8 +75,3 @@ def compile_program(program: Callable[..., tuple[Tensor, ...]], args: Sequence[T
             graph, list(args), options={"cpp_wrapper": True, "cpp.threads": 1, "fx_graph_cache": True}
         )
     return compiled
-
-
-def fingerprint(parts: Sequence[object]) -> str:
-    """A short name for a program, for logs."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]

@@ -38,7 +38,7 @@ class Layout:
 
     def split(self, flat: Tensor) -> Params:
         """(rows, D) -> name -> (rows, *shape), as views."""
-        pieces = flat.split(self.sizes, 1)
+        pieces = torch.split(flat, self.sizes, 1)
         return {
             name: piece.reshape(len(flat), *shape)
             for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
@@ -59,7 +59,7 @@ class Layout:
 class Schedule(NamedTuple):
     """What every lane does at every step."""
 
-    index: Tensor
+    rows: Tensor
     """(capacity, lanes, batch) row numbers."""
     row_weights: Tensor
     """(capacity, lanes, batch) 1/n for real rows, 0 for padding."""
@@ -109,9 +109,7 @@ class LocalProgram:
             "loss": carried["loss"] + task,
         }
 
-    def step(
-        self, t: Tensor, carried: Params, context: Params, store: Store, schedule: Schedule, lr: Tensor
-    ) -> Params:
+    def step(self, t: Tensor, carried: Params, context: Params, store: Store, schedule: Schedule, lr: Tensor) -> Params:
         """Step t of every lane; idle lanes keep what they hold."""
         index, weights, number = (part.index_select(0, t)[0] for part in schedule)
         x, y = self.rows(store, index.reshape(-1))
@@ -145,7 +143,7 @@ class LocalProgram:
         """Run the steps one by one; the same numbers as the compiled form."""
         with torch.no_grad():
             carried, read = self.unpack(flat, self.carried), self.unpack(context, self.context)
-            for t in torch.arange(int(t0), int(t1)).split(1):
+            for t in torch.split(torch.arange(int(t0), int(t1)), 1):
                 carried = self.step(t, carried, read, store, schedule, lr)
             return self.pack(carried)
 

@@ -72,7 +72,7 @@ class Worker:
             like.new_zeros(capacity, lanes, batch),
             torch.full((capacity, lanes), -1),
         )
-        self.ticks = torch.arange(capacity + 1).split(1)
+        self.ticks = torch.split(torch.arange(capacity + 1), 1)
         self.weights = row_weights(batch).astype(self.schedule.row_weights.numpy().dtype)
 
     def train(self, timeline: list[list[Job]], task: Task) -> None:
@@ -94,9 +94,7 @@ class Worker:
                     now = end
 
     def _advance(self, task: Task, first: int, last: int) -> Tensor:
-        return self.run(
-            self.flat, self.read, task.lr, task.store, self.schedule, self.ticks[first], self.ticks[last]
-        )
+        return self.run(self.flat, self.read, task.lr, task.store, self.schedule, self.ticks[first], self.ticks[last])
 
     def _swap(self, waiting: list[list[Job]], now: int, task: Task) -> None:
         """Take out the clients that are done and load the next ones."""
@@ -169,7 +167,7 @@ class VectorizedEngine(Engine):
     def _run(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
         """Every worker its share: in threads where the program is compiled, whose entry releases the GIL.
 
-        The eager form runs them one after the other: functional_call borrows the module, and gains nothing from threads.
+        The eager form runs them one after the other: functional_call borrows the module, and threads gain nothing.
         """
         if not self.compiled:
             for worker, share in zip(crew, shares, strict=True):

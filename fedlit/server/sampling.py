@@ -27,7 +27,7 @@ class UniformSampler(Sampler):
 
     def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
         """`count` clients, each set equally likely."""
-        return rng.choice(len(sizes), size=count, replace=False).tolist()
+        return list(rng.choice(len(sizes), size=count, replace=False))
 
 
 class AllSampler(Sampler):
@@ -48,7 +48,7 @@ class SizeSampler(Sampler):
                 f"trainer.clients_per_round is {count}, but only {np.count_nonzero(sizes)} clients have training "
                 "samples and trainer.sampler 'size' draws no others. Lower clients_per_round."
             )
-        return rng.choice(len(sizes), size=count, replace=False, p=sizes / sizes.sum()).tolist()
+        return list(rng.choice(len(sizes), size=count, replace=False, p=sizes / sizes.sum()))
 
 
 class FixedSampler(Sampler):
