@@ -4,6 +4,8 @@ import io
 import logging
 import pickle
 import time
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,17 @@ from fedlit.run import RunFolder
 
 log = logging.getLogger("fedlit")
 
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    pickle.UnpicklingError,
+    RuntimeError,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+)
+"""The many ways in which a damaged archive fails."""
 SECONDS_BETWEEN = 30.0
 """A kill loses at most this much work, unless checkpoint_every says otherwise."""
 
@@ -123,14 +136,10 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
     """The content of a checkpoint, tensors and plain data only; None if the file is damaged."""
     try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:  # torch.load does not look at the checksums
+                return None
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        RuntimeError,
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        pickle.UnpicklingError,
-    ):  # a damaged archive fails in many ways
+    except DAMAGE:
         return None
     return content if isinstance(content, dict) and "loops" in content else None

@@ -10,6 +10,7 @@ sequential engine sets it and the vectorized engine maps over it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -261,8 +262,13 @@ class Client(LightningModule):
     def batches_per_epoch(self, sizes: np.ndarray) -> np.ndarray:
         """(clients,) mini-batches in a pass over the data; BatchNorm cannot use one of a single row."""
         full, ragged = np.divmod(sizes, self.batch_size)
-        fewest = 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
-        return np.asarray(full + ((ragged >= fewest) & ~(self.drop_last & (full > 0))))
+        ragged_counts = (ragged >= self.fewest_rows) & ~(self.drop_last & (full > 0))
+        return np.asarray(full + ragged_counts)
+
+    @cached_property
+    def fewest_rows(self) -> int:
+        """Rows that a batch needs: BatchNorm has no statistics of one."""
+        return 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round."""

@@ -50,6 +50,7 @@ class RunFolder:
         self.clients = path / "clients.parquet"
         self.summary = path / "summary.json"
         self.partition = path / "partition.json"
+        self.partition_picture = path / "partition.png"
         self.checkpoints = path / "checkpoints"
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous.ckpt"
@@ -79,7 +80,7 @@ class RunFolder:
         with _explained(self.path):
             _remove(self.last, self.previous, self.best)
             self.drop_clients_after(-1)
-            _remove(self.metrics, self.summary, self.partition, self.path / "partition.png", self.log, self.config)
+            _remove(self.metrics, self.summary, self.partition, self.partition_picture, self.log, self.config)
 
     # whole files
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
+from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ResumeError
 from fedlit.run import RunFolder
 
+_NOT_OURS = ("pytorch_lightning", "lightning_fabric", "torch", "abc", "builtins")
 FREE_TRAINER_KEYS = frozenset(
     {
         *("rounds", "engine", "lanes", "workers", "compiled", "checkpoint_every", "divergence_factor", "rounds_to"),
@@ -20,16 +22,22 @@ FREE_TRAINER_KEYS = frozenset(
 
 
 def describe(part: object) -> dict[str, Any]:
-    """A part's class and its constructor's arguments, where they are kept under their own names and are plain."""
-    arguments = inspect.signature(type(part).__init__).parameters
+    """A part's class and its constructors' arguments, where they are kept under their own names and are plain."""
+    own = [vars(ancestor) for ancestor in type(part).__mro__ if not ancestor.__module__.startswith(_NOT_OURS)]
+    constructors = [held["__init__"] for held in own if "__init__" in held]
+    arguments = [name for constructor in constructors for name in inspect.signature(constructor).parameters]
     kept = {name: getattr(part, name) for name in arguments if hasattr(part, name)}
     plain = {name: value for name, value in kept.items() if isinstance(value, str | int | float | bool | None)}
+    if isinstance(part, FederatedDataModule):
+        plain["partition_hash"] = part.partition_hash  # stands for the options that a data set keeps elsewhere
     return {"class_path": type(part).__qualname__, "init_args": plain}
 
 
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a config that decides the results: data, model, seed and most of the trainer."""
-    trainer = {name: value for name, value in (config.get("trainer") or {}).items() if name not in FREE_TRAINER_KEYS}
+    given = config.get("trainer") or {}
+    given = given.get("init_args", given)  # the form of `describe`, for runs that Python started
+    trainer = {name: value for name, value in given.items() if name not in FREE_TRAINER_KEYS}
     return {**{name: config.get(name) for name in ("seed_everything", "model", "data")}, "trainer": trainer}
 
 
@@ -63,7 +71,6 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise ResumeError(
-            f"{path} is not readable as YAML ({error}). Restore it, or start anew with --overwrite."
-        ) from error
+        why = " ".join(str(error).split())
+        raise ResumeError(f"{path} is no YAML ({why}). Restore it, or start anew with --overwrite.") from error
     return config if isinstance(config, dict) else {}

@@ -20,6 +20,7 @@ from torch import nn
 from fedlit.checkpoint import RunCheckpoint, find_checkpoint
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
+from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request
 from fedlit.errors import ConfigError, RunError, nearest, require
 from fedlit.loop import FederatedLoop, RoundOptions
@@ -243,6 +244,9 @@ class FederatedTrainer(Trainer):
 
     def _close_folder(self, folder: RunFolder) -> None:
         folder.finish_clients()
+        if not folder.partition_picture.exists():
+            described = self.loop.data.describe()
+            folder.write_atomically(folder.partition_picture, lambda path: draw_partition(described, path))
         folder.write_json(folder.summary, self.summary)
         folder.close()
 

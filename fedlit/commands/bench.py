@@ -88,9 +88,9 @@ def show(workload: Workload, results: list[Result], console: Console) -> None:
 def table(results: list[Result]) -> Table:
     """Steps per second of every entry, with the ratio to the hand-written loop; 80 columns wide at most."""
     grid = Table(box=None, padding=(0, 2, 0, 0))
-    grid.add_column("whole rounds", min_width=11)
-    for heading in ("threads", "lanes", "steps/s", "spread", "ratio", "other load", "first round"):
-        grid.add_column(heading, justify="right")
+    grid.add_column("whole\nrounds", no_wrap=True)
+    for heading in ("threads", "lanes", "steps/s", "spread", "ratio", "other\nload", "first\nround"):
+        grid.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         entry, rates, load = result.entry, result.rates, result.other_load
         grid.add_row(

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
+from pytorch_lightning.loggers import Logger
 from rich.console import Console
 
 import fedlit
@@ -18,7 +20,7 @@ from fedlit.commands.configs import given_configs, resolve_configs
 from fedlit.commands.parse_errors import explain, read_yaml
 from fedlit.commands.tracking import wandb_logger
 from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError
+from fedlit.errors import ConfigError, require
 from fedlit.run import RunFolder, fingerprint, run_name
 from fedlit.settings import deciding
 from fedlit.summary import result_table
@@ -97,27 +99,32 @@ class FitCLI(LightningCLI):
             if not isinstance(read_yaml(path), dict):
                 raise ConfigError(f"{path} holds no keys. Give a YAML file with trainer, model and data.")
         self.config = parser.parse_args(args)
+        seed = self.config.seed_everything
+        require(0 <= seed < 2**32, f"seed_everything is {seed}; give a whole number from 0 to 4294967295.")
 
     def instantiate_classes(self) -> None:
         """Lightning's; a constructor's refusal is told apart from the parser's wrapping."""
         try:
             super().instantiate_classes()
         except ValueError as error:
-            refused = re.search(r"^  - (.*)\n  - Expected a <class 'NoneType'>", str(error), re.MULTILINE)
+            refused = re.search(r"^  - (?!Expected an? )(.*)", str(error), re.MULTILINE)
             if refused is None:
                 raise
             raise ConfigError(refused[1]) from error
+        except MisconfigurationException as error:  # Lightning's own, such as a max_time that is none
+            raise ConfigError(" ".join(str(error).split())) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
         """The trainer with its run folder and logger."""
         config = self.plain_config()
         folder = Path(self.config.run) if self.config.run else Path("runs") / default_name(config)
-        tracking = wandb_logger(self.config.wandb, folder, config, resume=self.config.resume)
+        resume = self.config.resume and not self.config.overwrite
+        tracking = wandb_logger(self.config.wandb, folder, config, resume=resume)
         given = self.config_init.trainer.logger
-        loggers = [given] if given and not isinstance(given, list | bool) else list(given or [])
+        loggers = list(given) if isinstance(given, list) else [given] if isinstance(given, Logger) else []
         trainer = super().instantiate_trainer(
             run=folder,
-            logger=[*loggers, *([tracking] if tracking else [])] or False,
+            logger=[*loggers, *([tracking] if tracking else [])] or bool(given),
             **kwargs,
         )
         assert isinstance(trainer, FederatedTrainer)
@@ -126,7 +133,7 @@ class FitCLI(LightningCLI):
 
     def plain_config(self) -> dict[str, Any]:
         """The complete, resolved config as plain data, without the options that only say where and how to write."""
-        config = yaml.safe_load(self.parser.dump(self.config, skip_link_targets=False, skip_none=False, format="yaml"))
+        config = yaml.safe_load(self.parser.dump(self.config, skip_none=False, format="yaml"))
         return {name: config[name] for name in ("seed_everything", "trainer", "model", "data")}
 
 

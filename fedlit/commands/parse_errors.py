@@ -4,9 +4,11 @@ import inspect
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from jsonargparse import ArgumentParser
+from torch import nn
 
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
@@ -21,7 +23,7 @@ _HELP = "fedlit fit --help lists every argument, fedlit fit --model.help CLASS t
 def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
     """The parser's message in plain words; `files` are the configs that were given."""
     key = ".".join(re.findall(r'Parser key "([\w.]+)"', message))
-    if found := re.search(r"unrecognized arguments: --([\w.]+)", message):
+    if found := re.search(r"(?:unrecognized arguments|ambiguous option): --([\w.]+)", message):
         return unknown_key(found[1], parser, files)
     if found := re.search(r"Group '(\w+)' does not accept option '([\w.]+)'", message):
         return unknown_key(f"{found[1]}.{found[2]}", parser, files)
@@ -31,8 +33,27 @@ def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
         return unknown_class(key, found[1], files)
     if found := re.search(r"Expected an? (.+?)\. Got value: (.*)", message):
         return f"{place(files, key=key, value=found[2])}{key} is {found[2]!r}, but it must be {plain_type(found[1])}."
-    if "arguments are required" in message:
-        return f"Nothing says what to train. Name a config, such as --config synthetic_fedbc.yaml. {_HELP}"
+    if found := re.search(r"Errors:\n((?: *- Expected an? .*\n)+) *Given value type: .*\n *Given value: (.*)", message):
+        hints = [plain_type(hint) for hint in re.findall(r"- Expected an? (.*)", found[1]) if "NoneType" not in hint]
+        return f"{place(files, key=key, value=found[2])}{key} is {found[2]!r}, but it must be {' or '.join(hints)}."
+    if found := re.search(r"arguments are required: (.*)", message):
+        lacking = f"{key} lacks {found[1]}." if key else "Nothing says what to train."
+        return f"{lacking} Name a config, such as --config synthetic_fedbc.yaml, or give each value. {_HELP}"
+    return misplaced(message, key)
+
+
+def misplaced(message: str, key: str) -> str:
+    """A word that is missing, or stands where it does not belong; else the parser's own message in one line."""
+    if found := re.search(r"unrecognized arguments: (\S+)", message):
+        return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {_HELP}"
+    if found := re.search(r"argument --([\w.]+): expected one argument", message):
+        return f"--{found[1]} stands without a value. Write it after the option, as in --trainer.rounds 20. {_HELP}"
+    if found := re.search(r"Unable to load config '(.*?)'", message):
+        return f"{key.split('.')[0]} is '{found[1]}', which is no YAML file. Give a file, or options one by one."
+    if found := re.search(r'Linked "([\w.]+)" must be given via "(\w+)"', message):
+        return f"{found[1]} is set by --{found[2]}. Give that instead."
+    if found := re.search(r"argument (\w+) --> ([\w.]+):", message):
+        return f"{found[2]} is set by --{found[1]}. Give that instead."
     return " ".join(message.split())
 
 
@@ -43,7 +64,7 @@ def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
     if group == "trainer" and name in REFUSED_TRAINER_ARGUMENTS:
         reason = REFUSED_TRAINER_ARGUMENTS[name]
         return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {reason}"
-    known = list(known_options(group, parser))
+    known = [option for option in known_options(group, parser) if not f"{group}.{name}".startswith(f"{option}.")]
     return f"{place(files, key=key)}'{group}.{name}' is no option. " + nearest(f"{group}.{name}", known) + _HELP
 
 
@@ -51,7 +72,8 @@ def unknown_class(key: str, name: str, files: list[str]) -> str:
     """A class that cannot be found."""
     base = _BASES.get(key.split(".")[0])
     names = sorted(known.__name__ for known in subclasses(base)) if base is not None else []
-    listed = f"Known: {', '.join(names)}; or give the import path of your own (package.module.Class)."
+    known = f"Known: {', '.join(names)}; or give" if names else "Give"
+    listed = f"{known} the import path of your own (package.module.Class)."
     found = f"{place(files, value=name)}{key} names the class '{name}', which does not exist."
     return f"{found} {nearest(name, names)}{listed}"
 
@@ -59,18 +81,20 @@ def unknown_class(key: str, name: str, files: list[str]) -> str:
 def known_options(group: str, parser: ArgumentParser) -> Iterable[str]:
     """Every option of the command line, and those of all known classes of the group."""
     for action in parser._actions:  # argparse has no public list of its options
-        yield from (option.removeprefix("--") for option in action.option_strings)
+        yield from (option.removeprefix("--") for option in action.option_strings if not option.endswith("+"))
     if group not in _BASES:
         return
     for known in subclasses(_BASES[group]):
         for ancestor in known.__mro__:
             if "__init__" in vars(ancestor) and issubclass(ancestor, _BASES[group]):
                 yield from (f"{group}.{name}" for name in inspect.signature(ancestor.__init__).parameters)
+    for net in subclasses(nn.Module):
+        yield from (f"model.net.{name}" for name in inspect.signature(net).parameters)
 
 
-def subclasses(base: type) -> list[type]:
+def subclasses(base: type[Any]) -> list[type[Any]]:
     """All known subclasses of fedlit's."""
-    found: list[type] = [known for known in base.__subclasses__() if known.__module__.startswith("fedlit.")]
+    found = [known for known in base.__subclasses__() if known.__module__.startswith("fedlit.")]
     return found + [deeper for known in found for deeper in subclasses(known)]
 
 
@@ -78,7 +102,8 @@ def place(files: list[str], *, key: str | None = None, value: str | None = None)
     """`file.yaml: ` where one of the given configs holds this key, this value, or both in one entry."""
     for path in files:
         for name, held in flatten(read_yaml(path)).items():
-            if (key is None or key.split(".")[-1] in name.split(".")) and (value is None or str(held) == value):
+            option = name.replace("init_args.", "")
+            if (key is None or f"{option}.".startswith(f"{key}.")) and (value is None or str(held) == value):
                 return f"{Path(path).name}: "
     return ""
 
@@ -86,8 +111,9 @@ def place(files: list[str], *, key: str | None = None, value: str | None = None)
 def plain_type(hint: str) -> str:
     """A type as a person says it."""
     if choices := re.search(r"Literal\[(.*)\]", hint):
-        return f"one of {choices[1].replace(chr(39), '')}"
+        return f"{'one of ' if ',' in choices[1] else ''}{choices[1].replace(chr(39), '')}"
     words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
+    words |= {"collections.abc.Sequence": "a list"}
     name = re.sub(r"<class '(.*)'>", r"\1", hint)
     return words.get(name, name)
 
@@ -99,5 +125,5 @@ def read_yaml(path: str) -> object:
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{path}{line}: this is not YAML ({error.problem}). Mend that line.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}). Give a YAML file.") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} cannot be read ({' '.join(str(error).split())}). Give a YAML file.") from error

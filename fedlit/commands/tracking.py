@@ -9,6 +9,7 @@ from typing import Any
 from pytorch_lightning.loggers import WandbLogger
 
 from fedlit.checkpoint import find_checkpoint
+from fedlit.errors import ConfigError
 from fedlit.run import RunFolder
 
 log = logging.getLogger("fedlit")
@@ -23,6 +24,10 @@ def wandb_logger(asked: str | None, folder: Path, config: dict[str, Any], *, res
         if asked is None and "WANDB_MODE" not in os.environ:
             log.info(_HOW)
         return None
+    if mode == "online" and not has_credentials():
+        raise ConfigError(
+            "W&B is to be online, but there are no credentials. Run 'wandb login', or give --wandb offline."
+        )
     found = find_checkpoint(RunFolder(folder)) if resume and folder.exists() else None
     data, algorithm = (config[part]["class_path"].rsplit(".", 1)[-1] for part in ("data", "model"))
     return WandbLogger(

@@ -1,6 +1,6 @@
 """What engines share: their contract and the plan of a client's mini-batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -44,12 +44,12 @@ class Engine:
         """Stacked parameters from which the phase starts."""
         return cohort.received if phase.start == "received" else cohort.model(phase.start)
 
-    def plan(self, client: Client, cohort: Cohort, data: TrainData, k: int) -> "BatchPlan":
-        """The mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone."""
-        rng = generator(self.seed, Purpose.BATCHES, round=cohort.round, client=cohort.clients[k])
-        index = data.train[k].numpy()
-        batches = int(client.batches_per_epoch(np.array(len(index))))
-        return plan_batches(rng, index, int(cohort.steps[k]), client.batch_size, batches)
+    def plans(self, client: Client, cohort: Cohort, data: TrainData) -> Iterator["BatchPlan"]:
+        """The mini-batches of each client of the cohort, drawn from (seed, round, client) alone."""
+        per_epoch = client.batches_per_epoch(cohort.sizes.numpy()).tolist()
+        for k, (who, steps) in enumerate(zip(cohort.clients, cohort.steps.tolist(), strict=True)):
+            rng = generator(self.seed, Purpose.BATCHES, round=cohort.round, client=who)
+            yield plan_batches(rng, data.train[k].numpy(), steps, client.batch_size, per_epoch[k])
 
 
 @dataclass(frozen=True)
@@ -62,19 +62,17 @@ class BatchPlan:
 
 def plan_batches(rng: np.random.Generator, index: np.ndarray, steps: int, size: int, per_epoch: int) -> BatchPlan:
     """Shuffled passes over `index`, cut into batches of `size`, until there are `steps` of them."""
-    epochs = -(-steps // per_epoch)
-    shuffled = rng.permuted(np.broadcast_to(index, (epochs, len(index))), axis=1)
-    width = per_epoch * size
-    if width > len(index):  # a ragged last batch: pad with any valid row, its weight is 0
-        padding = np.broadcast_to(index[:1], (epochs, width - len(index)))
-        shuffled = np.concatenate([shuffled, padding], axis=1)
-    counts = np.tile(_batch_counts(len(index), size, per_epoch), epochs)
-    return BatchPlan(shuffled[:, :width].reshape(-1, size)[:steps], counts[:steps])
+    rows, width, epochs = len(index), per_epoch * size, -(-steps // per_epoch) if steps else 0
+    shuffled = np.empty((epochs, max(width, rows)), dtype=np.int64)
+    shuffled[:, :rows] = index
+    shuffled[:, rows:] = index[:1]  # a ragged last batch is padded with any valid row; its weight is 0
+    rng.permuted(shuffled[:, :rows], axis=1, out=shuffled[:, :rows])
+    return BatchPlan(shuffled[:, :width].reshape(-1, size)[:steps], _batch_counts(rows, size, per_epoch, steps))
 
 
 @lru_cache(maxsize=4096)
-def _batch_counts(rows: int, size: int, per_epoch: int) -> np.ndarray:
-    return np.minimum(size, rows - size * np.arange(per_epoch))
+def _batch_counts(rows: int, size: int, per_epoch: int, steps: int) -> np.ndarray:
+    return np.minimum(size, rows - size * (np.arange(steps) % max(per_epoch, 1)))
 
 
 @lru_cache(maxsize=64)

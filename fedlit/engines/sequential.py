@@ -21,11 +21,11 @@ class SequentialEngine(Engine):
         buffers: list[Params] = []
         losses: list[Tensor] = []
         client.net.train()
-        for k in range(len(cohort.clients)):
+        for k, plan in enumerate(self.plans(client, cohort, data)):
             load(client.net, {name: value[k] for name, value in start.items()})
             load(client.net, {name: value[k] for name, value in cohort.received_buffers.items()})
             load(client, {name: value[k] for name, value in context.items()})
-            losses.append(self._train_client(client, cohort, data, phase, k))
+            losses.append(self._train_client(client, cohort, data.store, plan, phase, k))
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
         load(client.net, server)
@@ -34,26 +34,25 @@ class SequentialEngine(Engine):
         cohort.losses = torch.stack(losses)
         return cohort
 
-    def _train_client(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase, k: int) -> Tensor:
+    def _train_client(
+        self, client: Client, cohort: Cohort, store: Store, plan: BatchPlan, phase: Phase, k: int
+    ) -> Tensor:
         """All local steps of the cohort's k-th client; returns the mean of its task losses."""
-        steps = int(cohort.steps[k])
-        if steps == 0:
-            return torch.full((), torch.nan)
-        plan, tasks = self.plan(client, cohort, data, k), []
+        tasks: list[Tensor] = []
         optimizer = client.local_optimizer()
         memory = optimizer.init(client.local_params)
         with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
             torch.manual_seed(torch_seed(self.seed, Purpose.DROPOUT, round=cohort.round, client=cohort.clients[k]))
-            for step in range(steps):
+            for step in range(len(plan.counts)):
                 params = client.local_params
-                output = client.run_step(phase.step_method, self._batch(client, data.store, plan, step), step)
+                output = client.run_step(phase.step_method, self._batch(client, store, plan, step), step)
                 grads = gradients(output, params)
                 with torch.no_grad():
                     moved, memory = optimizer.step(params, grads, memory, cohort.lr)
                     load(client.net, moved)
                 self._carry(client, cohort, output, k)
                 tasks.append(output.task)
-        return torch.stack(tasks).mean()
+        return torch.stack(tasks).mean() if tasks else torch.full((), torch.nan)
 
     def _batch(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batch:
         """The real rows of a step's batch."""

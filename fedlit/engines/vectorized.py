@@ -5,6 +5,7 @@ client gets is a pure function of (steps, lanes, workers): with a queue it would
 would not give the same bits.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from fedlit.engines.base import BatchPlan, Engine, Rows, Store, TrainData, row_w
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.program import Layout, LocalProgram, Schedule
 from fedlit.params import Params, under_prefix, with_prefix
+
+log = logging.getLogger("fedlit")
 
 MAX_CAPACITY = 2048
 """Steps of a lane that are scheduled at a time; longer timelines are run in windows of this length."""
@@ -50,7 +53,7 @@ class Task:
 
     start: Params
     context: Params
-    plans: dict[int, BatchPlan]
+    plans: list[BatchPlan]
     store: Store
     lr: Tensor
     out: Tensor
@@ -109,7 +112,7 @@ class Worker:
             self.carried.write(self.flat[lane], task.start, row)
             self.context.write(self.read[lane], task.context, row)
 
-    def _fill(self, timeline: list[list[Job]], plans: dict[int, BatchPlan], window: int) -> None:
+    def _fill(self, timeline: list[list[Job]], plans: list[BatchPlan], window: int) -> None:
         """Write the steps [window, window + capacity) of every lane into the schedule."""
         index, weights, step = (part.numpy() for part in self.schedule)
         step.fill(-1)
@@ -153,7 +156,7 @@ class VectorizedEngine(Engine):
         task = Task(
             start=carried,
             context=context,
-            plans={k: self.plan(client, cohort, data, k) for k, count in enumerate(steps) if count > 0},
+            plans=list(self.plans(client, cohort, data)),
             store=data.store,
             lr=like.new_tensor(cohort.lr),
             out=Layout.of(carried, stacked=True).join(carried),
@@ -205,6 +208,7 @@ class VectorizedEngine(Engine):
             shape = (self.capacity, client.batch_size, task.out)
             crew = [Worker(program.eager, self.lanes, carried, context, *shape) for _ in range(self.workers)]
             if self.compiled:
+                log.info("compiling the local training: about 10 s the first time, then kept for later runs")
                 run = compiled_form(program, crew[0], task)
                 for worker in crew:
                     worker.run = run
