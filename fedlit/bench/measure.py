@@ -107,7 +107,7 @@ class Result:
     entry: Entry
     spans: Sequence[Span]
     base: Sequence[Span]
-    """The hand-written loop in the same repetitions."""
+    """What it is compared with in the same repetitions: the hand-written loop."""
     peak_rss_mb: float
 
     @property
@@ -133,18 +133,14 @@ class Result:
 
     @property
     def ratio(self) -> float:
-        """Median over repetitions of the rate over the hand-written loop's."""
-        return self.relative_to(self.base)
+        """Median over the counted repetitions of this rate over the base's in the same repetition."""
+        return median(self.spans[k].steps_per_s / self.base[k].steps_per_s for k in self.counted)
 
     @property
     def other_load(self) -> float | None:
         """The largest of the counted repetitions, in cores."""
         loads = [load for k in self.counted if (load := self.spans[k].other_load) is not None]
         return max(loads, default=None)
-
-    def relative_to(self, others: Sequence[Span]) -> float:
-        """Median over the counted repetitions of this rate over another's in the same repetition."""
-        return median(self.spans[k].steps_per_s / others[k].steps_per_s for k in self.counted)
 
     def as_json(self) -> dict[str, Any]:
         """One entry of `fedlit bench --json`."""

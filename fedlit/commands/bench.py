@@ -3,6 +3,7 @@
 import argparse
 import os
 import platform
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -99,11 +100,16 @@ def table(results: list[Result]) -> Table:
             str(entry.lanes),
             f"{median(rates):,.0f}",
             f"{min(rates):,.0f}-{max(rates):,.0f}",
-            f"{result.ratio:.2f}" + ("*" if result.is_void else ""),
+            ratio_of(result),
             "unknown" if load is None else f"{load:.2f}",
             f"{entry.first_round_s:.1f} s",
         )
     return grid
+
+
+def ratio_of(result: Result) -> str:
+    """The ratio, with a mark if no run was undisturbed."""
+    return f"{result.ratio:.2f}" + ("*" if result.is_void else "")
 
 
 def remarks(results: list[Result]) -> list[str]:
@@ -112,7 +118,8 @@ def remarks(results: list[Result]) -> list[str]:
     fedavg = [result for result in results if result.entry.name == "vectorized"][-1:]
     fedbc = [result for result in results if result.entry.name == "fedbc"]
     for one, other in zip(fedbc, fedavg, strict=False):
-        lines.append(f"FedBC / FedAvg: {one.relative_to(other.spans):.2f} (steps/s, {other.entry.label})")
+        beside = replace(one, base=other.spans)
+        lines.append(f"FedBC / FedAvg: {ratio_of(beside)} (steps/s, {other.entry.label})")
     disturbed = sum(len(result.spans) - len(result.undisturbed) for result in results)
     if disturbed:
         total = sum(len(result.spans) for result in results)

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from jsonargparse import ArgumentParser
-from torch import nn
 
+from fedlit import models
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, nearest
@@ -29,8 +29,8 @@ def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
         return unknown_key(f"{found[1]}.{found[2]}", parser, files)
     if found := re.search(r"Option '([\w.]+)' is not accepted", message):
         return unknown_key(f"{key}.{found[1]}" if key else found[1], parser, files)
-    if found := re.search(r"dot import path string: (\S+)", message):
-        return unknown_class(key, found[1], files)
+    if found := re.search(r"dot import path string: (\S+)|class_path '(\S+)':\s+(?:module '|No module named)", message):
+        return unknown_class(key, found[1] or found[2], files)
     if found := re.search(r"Expected an? (.+?)\. Got value: (.*)", message):
         return f"{place(files, key=key, value=found[2])}{key} is {found[2]!r}, but it must be {plain_type(found[1])}."
     if found := re.search(r"Errors:\n((?: *- Expected an? .*\n)+) *Given value type: .*\n *Given value: (.*)", message):
@@ -44,6 +44,10 @@ def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
 
 def misplaced(message: str, key: str) -> str:
     """A word that is missing, or stands where it does not belong; else the parser's own message in one line."""
+    if found := re.search(r"Multiple subclasses with name (\w+)\. .*: (.*)\.", message):
+        return f"{key} names the class '{found[1]}', and there are several. Give one of {found[2]}."
+    if found := re.search(r"not correspond to a subclass of (\w+)(?:.|\n)*Given value: (\S+)", message):
+        return f"{key} names '{found[2]}', which is no {found[1]}. Give a class that is one. {_HELP}"
     if found := re.search(r"unrecognized arguments: (\S+)", message):
         return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {_HELP}"
     if found := re.search(r"argument --([\w.]+): expected one argument", message):
@@ -70,8 +74,9 @@ def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
 
 def unknown_class(key: str, name: str, files: list[str]) -> str:
     """A class that cannot be found."""
-    base = _BASES.get(key.split(".")[0])
-    names = sorted(known.__name__ for known in subclasses(base)) if base is not None else []
+    base = _BASES.get(key)
+    names = [f"fedlit.{net}" for net in models.__all__] if key == "model.net" else []
+    names += sorted(known.__name__ for known in subclasses(base)) if base is not None else []
     known = f"Known: {', '.join(names)}; or give" if names else "Give"
     listed = f"{known} the import path of your own (package.module.Class)."
     found = f"{place(files, value=name)}{key} names the class '{name}', which does not exist."
@@ -88,8 +93,8 @@ def known_options(group: str, parser: ArgumentParser) -> Iterable[str]:
         for ancestor in known.__mro__:
             if "__init__" in vars(ancestor) and issubclass(ancestor, _BASES[group]):
                 yield from (f"{group}.{name}" for name in inspect.signature(ancestor.__init__).parameters)
-    for net in subclasses(nn.Module):
-        yield from (f"model.net.{name}" for name in inspect.signature(net).parameters)
+    for net in models.__all__:
+        yield from (f"model.net.{name}" for name in inspect.signature(getattr(models, net)).parameters)
 
 
 def subclasses(base: type[Any]) -> list[type[Any]]:

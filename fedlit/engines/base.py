@@ -1,6 +1,6 @@
 """What engines share: their contract and the plan of a client's mini-batches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -44,12 +44,15 @@ class Engine:
         """Stacked parameters from which the phase starts."""
         return cohort.received if phase.start == "received" else cohort.model(phase.start)
 
-    def plans(self, client: Client, cohort: Cohort, data: TrainData) -> Iterator["BatchPlan"]:
-        """The mini-batches of each client of the cohort, drawn from (seed, round, client) alone."""
-        per_epoch = client.batches_per_epoch(cohort.sizes.numpy()).tolist()
-        for k, (who, steps) in enumerate(zip(cohort.clients, cohort.steps.tolist(), strict=True)):
-            rng = generator(self.seed, Purpose.BATCHES, round=cohort.round, client=who)
-            yield plan_batches(rng, data.train[k].numpy(), steps, client.batch_size, per_epoch[k])
+    def planner(self, client: Client, cohort: Cohort, data: TrainData) -> "Callable[[int], BatchPlan]":
+        """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone, in any order."""
+        per_epoch, steps = client.batches_per_epoch(cohort.sizes.numpy()).tolist(), cohort.steps.tolist()
+
+        def plan(k: int) -> BatchPlan:
+            rng = generator(self.seed, Purpose.BATCHES, round=cohort.round, client=cohort.clients[k])
+            return plan_batches(rng, data.train[k].numpy(), steps[k], client.batch_size, per_epoch[k])
+
+        return plan
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,12 @@ class SequentialEngine(Engine):
         buffers: list[Params] = []
         losses: list[Tensor] = []
         client.net.train()
-        for k, plan in enumerate(self.plans(client, cohort, data)):
+        plan = self.planner(client, cohort, data)
+        for k in range(len(cohort.clients)):
             load(client.net, {name: value[k] for name, value in start.items()})
             load(client.net, {name: value[k] for name, value in cohort.received_buffers.items()})
             load(client, {name: value[k] for name, value in context.items()})
-            losses.append(self._train_client(client, cohort, data.store, plan, phase, k))
+            losses.append(self._train_client(client, cohort, data.store, plan(k), phase, k))
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
         load(client.net, server)

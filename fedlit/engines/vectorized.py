@@ -53,7 +53,7 @@ class Task:
 
     start: Params
     context: Params
-    plans: list[BatchPlan]
+    plan: Callable[[int], BatchPlan]
     store: Store
     lr: Tensor
     out: Tensor
@@ -82,13 +82,14 @@ class Worker:
         """Run every job of these lanes."""
         capacity = len(self.schedule.step)
         waiting = [list(reversed(jobs)) for jobs in timeline]
+        plans = {job.row: task.plan(job.row) for jobs in timeline for job in jobs}
         self.flat.zero_()  # idle lanes compute too; what they hold must stay finite
         for lane in range(len(waiting)):
             self._load(waiting, lane, task)
         length = max((jobs[-1].end for jobs in timeline if jobs), default=0)
         ends = sorted({job.end for jobs in timeline for job in jobs})
         for window in range(0, length, capacity):
-            self._fill(timeline, task.plans, window)
+            self._fill(timeline, plans, window)
             now = window
             for end in [end for end in ends if window < end < window + capacity] + [min(window + capacity, length)]:
                 if end > now:
@@ -112,7 +113,7 @@ class Worker:
             self.carried.write(self.flat[lane], task.start, row)
             self.context.write(self.read[lane], task.context, row)
 
-    def _fill(self, timeline: list[list[Job]], plans: list[BatchPlan], window: int) -> None:
+    def _fill(self, timeline: list[list[Job]], plans: dict[int, BatchPlan], window: int) -> None:
         """Write the steps [window, window + capacity) of every lane into the schedule."""
         index, weights, step = (part.numpy() for part in self.schedule)
         step.fill(-1)
@@ -156,7 +157,7 @@ class VectorizedEngine(Engine):
         task = Task(
             start=carried,
             context=context,
-            plans=list(self.plans(client, cohort, data)),
+            plan=self.planner(client, cohort, data),
             store=data.store,
             lr=like.new_tensor(cohort.lr),
             out=Layout.of(carried, stacked=True).join(carried),

@@ -1,6 +1,9 @@
 """The papers' networks."""
 
 from fedlit.models.dense import MLP, Softmax
+from fedlit.models.digits import DigitNet
 from fedlit.models.lenet import LeNet
+from fedlit.models.lstm import CharLSTM
+from fedlit.models.resnet import ResNet18, ResNet20
 
-__all__ = ["MLP", "LeNet", "Softmax"]
+__all__ = ["MLP", "CharLSTM", "DigitNet", "LeNet", "ResNet18", "ResNet20", "Softmax"]

@@ -1,10 +1,12 @@
 """The benchmark: is the hand-written loop the same work, and are the figures what they say?"""
 
 import argparse
+import io
 import json
 
 import pytest
 import torch
+from rich.console import Console
 
 from fedlit import FedAvg, FederatedTrainer, Softmax
 from fedlit.bench.handwritten import fedavg_round
@@ -174,7 +176,21 @@ def test_bench_prints_a_table_and_writes_the_documented_json(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert all(name in printed for name in names)
     assert "FedBC / FedAvg:" in printed
-    assert "…" not in printed, "80 columns are enough"
+
+
+def test_fedbc_is_compared_with_fedavg_in_repetitions_that_are_undisturbed_for_both():
+    base = [span(10)] * 3
+    fedavg = Result(entry("vectorized"), [span(100), span(20, other=1.0), span(100)], base, peak_rss_mb=1.0)
+    fedbc = Result(entry("fedbc"), [span(90), span(90), span(10, other=1.0)], base, peak_rss_mb=1.0)
+    assert bench.remarks([fedavg, fedbc])[0].startswith("FedBC / FedAvg: 0.90 ")
+
+
+def test_table_shows_large_figures_in_full_on_80_columns():
+    figures = Result(entry("handwritten"), [span(111_111, 1.5), span(222_222)], [span(1_000, 1.5)] * 2, peak_rss_mb=1.0)
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(bench.table([figures]))
+    words = console.export_text().splitlines()[-1].split()
+    assert words == ["handwritten", "1", "1", "166,666", "111,111-222,222", "166.67*", "1.50", "0.5", "s"]
 
 
 @pytest.mark.parametrize(

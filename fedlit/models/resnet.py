@@ -1,0 +1,112 @@
+"""Residual networks: ResNet-20 for CIFAR (He et al. 2016, section 4.2) and torchvision's ResNet-18.
+
+Readings: the zero channels of an option A shortcut stand after the kept ones, as in FedBCD's code (any other place
+only renumbers channels); option B projections are followed by BatchNorm; weights start as PyTorch draws them.
+"""
+
+from itertools import pairwise
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedlit.errors import require
+
+Shortcut = Literal["A", "B"]
+
+_WIDTHS = (16, *(16, 16, 16), *(32, 32, 32), *(64, 64, 64))
+"""Channels after the first convolution and after each block."""
+
+
+class ResNet20(nn.Module):
+    """ResNet-20: a convolution and three stages of three blocks with 16, 32 and 64 channels.
+
+    With 3 channels and 10 classes it has 269,722 parameters; 270,410 with conv_bias, 272,474 with shortcut B.
+
+    Args:
+        channels: colour channels of a picture.
+        num_classes: classes.
+        shortcut: what passes a block that halves the picture: A, every second pixel and zeros for the new channels
+            (no parameters); B, a 1x1 convolution and BatchNorm.
+        conv_bias: whether convolutions have biases, as in FedBCD's code.
+    """
+
+    def __init__(
+        self, channels: int = 3, num_classes: int = 10, *, shortcut: Shortcut = "A", conv_bias: bool = False
+    ) -> None:
+        super().__init__()
+        require(channels >= 1, f"ResNet20.channels is {channels}; give 1 or more.")
+        require(num_classes >= 1, f"ResNet20.num_classes is {num_classes}; give 1 or more.")
+        require(shortcut in ("A", "B"), f"ResNet20.shortcut is {shortcut!r}; give 'A' or 'B'.")
+        self.conv = nn.Conv2d(channels, _WIDTHS[0], 3, padding=1, bias=conv_bias)
+        self.norm = nn.BatchNorm2d(_WIDTHS[0])
+        self.blocks = nn.Sequential(*(Block(*widths, shortcut, conv_bias) for widths in pairwise(_WIDTHS)))
+        self.fc = nn.Linear(_WIDTHS[-1], num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (rows, classes) of pictures (rows, channels, height, width)."""
+        x = self.blocks(F.relu(self.norm(self.conv(x))))
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
+
+
+class Block(nn.Module):
+    """relu(F(x) + shortcut(x)) with two 3x3 convolutions in F; halves the picture where it doubles the channels."""
+
+    def __init__(self, width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width_in, width_out, 3, stride=width_out // width_in, padding=1, bias=conv_bias)
+        self.norm1 = nn.BatchNorm2d(width_out)
+        self.conv2 = nn.Conv2d(width_out, width_out, 3, padding=1, bias=conv_bias)
+        self.norm2 = nn.BatchNorm2d(width_out)
+        self.shortcut = _shortcut(width_in, width_out, shortcut, conv_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, width_out, height, width), the picture halved where the channels doubled."""
+        residual: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+        return F.relu(residual + self.shortcut(x))
+
+
+class SubsampleAndPad(nn.Module):
+    """Option A: every second pixel in both directions, then channels of zeros.
+
+    Args:
+        num_zeros: channels that are added.
+    """
+
+    def __init__(self, num_zeros: int) -> None:
+        super().__init__()
+        self.num_zeros = num_zeros
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, width_in + num_zeros, height / 2, width / 2)."""
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.num_zeros))
+
+
+class ResNet18(nn.Module):
+    """torchvision's ResNet-18 without pretrained weights, for colour pictures: 11,181,642 parameters with 10 classes.
+
+    Args:
+        num_classes: classes.
+    """
+
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__()
+        require(num_classes >= 1, f"ResNet18.num_classes is {num_classes}; give 1 or more.")
+        from torchvision.models import resnet18  # type: ignore[import-untyped]  # here: start-up time; it has no hints
+
+        self.resnet = resnet18(num_classes=num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits (rows, classes) of pictures (rows, 3, height, width)."""
+        logits: Tensor = self.resnet(x)
+        return logits
+
+
+def _shortcut(width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool) -> nn.Module:
+    """The identity within a stage, else the option that was chosen."""
+    if width_in == width_out:
+        return nn.Identity()
+    if shortcut == "A":
+        return SubsampleAndPad(width_out - width_in)
+    return nn.Sequential(nn.Conv2d(width_in, width_out, 1, stride=2, bias=conv_bias), nn.BatchNorm2d(width_out))
