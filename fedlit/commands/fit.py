@@ -18,7 +18,7 @@ import fedlit
 from fedlit.client import Client
 from fedlit.commands.configs import given_configs, resolve_configs
 from fedlit.commands.parse_errors import explain, read_yaml
-from fedlit.commands.tracking import wandb_logger
+from fedlit.commands.tracking import finish_wandb, wandb_logger
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, require
 from fedlit.run import RunFolder, fingerprint, run_name
@@ -133,7 +133,7 @@ class FitCLI(LightningCLI):
 
     def plain_config(self) -> dict[str, Any]:
         """The complete, resolved config as plain data, without the options that only say where and how to write."""
-        config = yaml.safe_load(self.parser.dump(self.config, skip_none=False, format="yaml"))
+        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, format="yaml"))
         return {name: config[name] for name in ("seed_everything", "trainer", "model", "data")}
 
 
@@ -165,8 +165,11 @@ def fit(arguments: list[str]) -> int:
     trainer = cli.trainer
     folder = trainer.folder
     assert isinstance(folder, RunFolder)
-    with logged_to(folder):
-        trainer.fit(cli.model, datamodule=cli.datamodule)
+    try:
+        with logged_to(folder):
+            trainer.fit(cli.model, datamodule=cli.datamodule)
+    finally:
+        finish_wandb(trainer.loggers)
     console = Console()
     console.print(result_table(trainer.summary))
     console.print(f"run folder: {folder.path}", soft_wrap=True, highlight=False)

@@ -3,10 +3,11 @@
 import logging
 import netrc
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.loggers import Logger, WandbLogger
 
 from fedlit.checkpoint import find_checkpoint
 from fedlit.errors import ConfigError
@@ -41,6 +42,13 @@ def wandb_logger(asked: str | None, folder: Path, config: dict[str, Any], *, res
         job_type=algorithm,
         tags=[data],
     )
+
+
+def finish_wandb(loggers: Iterable[Logger]) -> None:
+    """Close W&B's run: the process may go on, and the next run must not write into this one."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish(quiet=True)
 
 
 def wandb_mode(asked: str | None) -> str:

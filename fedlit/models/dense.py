@@ -48,10 +48,10 @@ class MLP(nn.Module):
         super().__init__()
         require(len(hidden) > 0, "MLP.hidden is empty; name at least one width, or use Softmax.")
         require(0 <= dropout < 1, f"MLP.dropout is {dropout}; give a number from 0 up to, but not including, 1.")
-        dropped = [nn.Dropout(dropout)] if dropout > 0 else []
         layers: list[nn.Module] = []
         for width_in, width_out in pairwise([num_features, *hidden]):
-            layers += [nn.Linear(width_in, width_out), *dropped, nn.ReLU()]
+            drop = [nn.Dropout(dropout)] if dropout > 0 else []
+            layers += [nn.Linear(width_in, width_out), *drop, nn.ReLU()]
         self.layers = nn.Sequential(*layers, nn.Linear(hidden[-1], num_classes))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The network of the FedBN paper for digits: three convolutions and three linear layers, BatchNorm after all but one."""
+"""The network of the FedBN paper for digits: three convolutions, three linear layers, BatchNorm after all but one."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn

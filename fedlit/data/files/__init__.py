@@ -1,0 +1,158 @@
+"""Readers of published data sets: what the files hold, as arrays and verified, or a DataError that says what to do.
+
+A reader is a function `read_<set>(root)`; root is the folder that torchvision calls so, and one root serves all sets.
+It gives the samples as published and in their order, training before test, bytes wherever the files have bytes. It
+draws nothing and knows nothing of clients. This file holds what the readers share; each set has a file of its own.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlit.data.base import RowNumbers
+from fedlit.errors import DataError
+
+Bytes = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A set of labelled pictures, and how its authors split it."""
+
+    x: Bytes  # (rows, channels, height, width)
+    y: Labels  # (rows,)
+    official_train: RowNumbers
+    official_test: RowNumbers
+
+    @classmethod
+    def train_first(cls, x: Bytes, y: Labels, train_rows: int) -> Self:
+        """The first `train_rows` rows are the official training set, the others the test set."""
+        return cls(x, y, official_train=np.arange(train_rows), official_test=np.arange(train_rows, len(y)))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which files a set consists of, and where below the root they lie."""
+
+    name: str
+    folder: str
+    files: tuple[str, ...]
+    gzipped: bool = False
+    """Each file may also be there as .gz."""
+    torchvision: str = ""
+    """The class of torchvision.datasets that downloads the files; empty where there is none."""
+    hint: str = ""
+    """A further sentence for a user who has not got the files."""
+
+    def missing(self, root: Path) -> list[str]:
+        """The names of the files that are not there."""
+        return [name for name in self.files if not any(path.is_file() for path in self._forms(root, name))]
+
+    def paths(self, root: Path) -> list[Path]:
+        """The files as they lie there, in the order of `files`; a plain one is preferred to its .gz."""
+        missing = self.missing(root)
+        if missing:
+            raise DataError(
+                f"{self.name} is not complete: {' and '.join(missing)} not found in {root / self.folder}. "
+                f"{self.instruction(root)}"
+            )
+        return [next(path for path in self._forms(root, name) if path.is_file()) for name in self.files]
+
+    def instruction(self, root: Path) -> str:
+        """What to do to have the files, in a sentence or two."""
+        sentences = [
+            f"Put {', '.join(self.files)}{', plain or as .gz,' if self.gzipped else ''} into {root / self.folder}."
+        ]
+        if self.torchvision:
+            call = f"torchvision.datasets.{self.torchvision}({str(root)!r}, download=True)"
+            sentences.append(f"Where there is a network, {call} does it.")
+        return " ".join([*sentences, self.hint]).rstrip()
+
+    def _forms(self, root: Path, name: str) -> list[Path]:
+        path = root / self.folder / name
+        return [path, path.with_name(f"{name}.gz")] if self.gzipped else [path]
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is known of a set before its files are opened."""
+
+    layout: Layout
+    train_rows: int
+    test_rows: int
+    pixels_sha256: str = ""
+    """Of all pixels as bytes, training before test; empty where it is not known."""
+    labels_sha256: str = ""
+    """Of all labels, one byte each."""
+    per_class: int = 0
+    """Samples of each class, training and test together; 0 where they differ."""
+
+    @property
+    def rows(self) -> int:
+        """Training and test together."""
+        return self.train_rows + self.test_rows
+
+    def verify(self, root: Path, x: Bytes, y: Labels) -> None:
+        """Refuse samples that are not the published ones; how the files packed them does not matter."""
+        if self.per_class and set(np.bincount(y).tolist()) != {self.per_class}:
+            raise self._refusal(root, f"it should hold {self.per_class} pictures of each class and does not")
+        if self.labels_sha256 and sha256(y.astype(np.uint8)) != self.labels_sha256:
+            raise self._refusal(root, "the labels have another sha256 than the published ones")
+        if self.pixels_sha256 and sha256(x) != self.pixels_sha256:
+            raise self._refusal(root, "the pixels have another sha256 than the published ones")
+
+    def _refusal(self, root: Path, what: str) -> DataError:
+        return DataError(
+            f"{self.layout.name} in {root / self.layout.folder} is damaged, altered or another set: {what}. "
+            f"Delete what is there. {self.layout.instruction(root)}"
+        )
+
+
+def sha256(values: Bytes) -> str:
+    """64 hex digits over the bytes of an array, without a copy of it."""
+    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while this file is read becomes a DataError that names the file."""
+    try:
+        yield
+    except DataError:
+        raise
+    except Exception as error:  # on damaged bytes every parser fails in more ways than it documents
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(path: Path, what: str) -> DataError:
+    """The error for a file that is there and of no use; one paragraph, whatever the parser said."""
+    return DataError(
+        f"{path} cannot be used: {' '.join(what.split())}. Replace it by a fresh copy of the published file."
+    )
+
+
+def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
+    """The arrays of these names, of numbers only: an archive cannot run code."""
+    with reading(path), np.load(path, allow_pickle=False) as archive:
+        absent = [name for name in names if name not in archive]
+        if absent:
+            raise damaged(path, f"it has no array '{absent[0]}' (there are {', '.join(sorted(archive)) or 'none'})")
+        return [archive[name] for name in names]
+
+
+def checked_labels(path: Path, labels: NDArray[Any], *, rows: int, classes: int = 10) -> Labels:
+    """Labels (rows,) as int64; another number of them, or one outside 0 to classes - 1, is refused."""
+    if labels.dtype.kind not in "iu" or labels.shape != (rows,):
+        raise damaged(
+            path, f"its labels are {labels.dtype} of shape {labels.shape}, not whole numbers of shape ({rows},)"
+        )
+    if rows and not 0 <= labels.min() <= labels.max() < classes:
+        raise damaged(path, f"its labels go from {labels.min()} to {labels.max()}, not from 0 to {classes - 1}")
+    return labels.astype(np.int64)

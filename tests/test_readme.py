@@ -1,0 +1,56 @@
+"""What README and docs show is run: Python blocks as they stand (with fewer rounds), commands on small data."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from fedlit import cli
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+BLOCKS = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}:{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+]
+COMMANDS = re.findall(r"^fedlit (fit --config .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+SMALL = "--trainer.rounds 2 --trainer.engine sequential --data.num_clients 12 --data.size_sigma 0.5"
+
+
+def arguments_of(command: str) -> list[str]:
+    """A command's words without its comment, on small data."""
+    return shlex.split(command, comments=True) + shlex.split(SMALL)
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_python_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"x": [[0.0], [1.0], [2.0], [3.0]] * 3, "y": [0, 1, 0, 1] * 3, "client": [0] * 6 + [1] * 6}
+    arrays = "import numpy as np\nx, y, client = np.array(x), np.array(y), np.array(client)\n"
+    exec(arrays + re.sub(r"rounds=\d+", "rounds=2", block), names)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments_of(command))
+    assert ended.value.code == 0
+
+
+def test_readme_shows_the_two_commands_first() -> None:
+    start = (ROOT / "README.md").read_text()[:600]
+    assert "make run" in start
+    assert "make test" in start
+
+
+def test_every_algorithm_has_a_row_a_page_and_a_config() -> None:
+    text = (ROOT / "README.md").read_text()
+    for path in (ROOT / "fedlit" / "algorithms").glob("fed*.py"):
+        assert f"fedlit/algorithms/{path.name}" in text
+        assert (ROOT / "docs" / "algorithms" / f"{path.stem}.md").is_file()
+        assert (ROOT / "configs" / f"synthetic_{path.stem}.yaml").is_file()
