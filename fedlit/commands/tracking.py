@@ -48,7 +48,7 @@ def finish_wandb(loggers: Iterable[Logger]) -> None:
     """Close W&B's run: the process may go on, and the next run must not write into this one."""
     for logger in loggers:
         if isinstance(logger, WandbLogger):
-            logger.experiment.finish(quiet=True)
+            logger.experiment.finish()
 
 
 def wandb_mode(asked: str | None) -> str:

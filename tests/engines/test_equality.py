@@ -7,7 +7,17 @@ import torch
 from torch import Tensor
 
 from fedlit import MLP, Client, FedAvg, FedBC, FedProx
-from tests.problems import CLASSES, FEATURES, TinyConv, kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of
+from tests.problems import (
+    CLASSES,
+    FEATURES,
+    TinyConv,
+    kept_rows,
+    largest_difference,
+    run,
+    tiny_data,
+    tiny_net,
+    weights_of,
+)
 
 LOCAL = {"lr": 0.05, "batch_size": 4, "local_epochs": 2}
 MAKERS: dict[str, Callable[[], Client]] = {
