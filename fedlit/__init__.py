@@ -1,6 +1,6 @@
 """fedlit: federated-learning experiments on PyTorch Lightning. The public names, nothing else."""
 
-from importlib.metadata import version
+from importlib.metadata import version as _version
 
 from fedlit import _torchvision as _torchvision  # isort: skip  # first: Lightning needs it beside a CPU torch
 
@@ -21,7 +21,7 @@ from fedlit.server.weights import Dual, Samples, Uniform
 from fedlit.states import RECEIVED, ClientStates
 from fedlit.trainer import FederatedTrainer
 
-__version__ = version("fedlit")
+__version__ = _version("fedlit")
 
 __all__ = [
     "MLP",

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.utilities.exceptions import MisconfigurationException  # type: ignore[attr-defined]  # no __all__
 from rich.console import Console
 
 import fedlit

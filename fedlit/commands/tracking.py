@@ -46,9 +46,10 @@ def wandb_logger(asked: str | None, folder: Path, config: dict[str, Any], *, res
 
 def finish_wandb(loggers: Iterable[Logger]) -> None:
     """Close W&B's run: the process may go on, and the next run must not write into this one."""
-    for logger in loggers:
-        if isinstance(logger, WandbLogger):
-            logger.experiment.finish()
+    if any(isinstance(logger, WandbLogger) for logger in loggers):
+        import wandb
+
+        wandb.finish()  # not logger.experiment, which would start a run that was refused
 
 
 def wandb_mode(asked: str | None) -> str:

@@ -105,8 +105,11 @@ def not_vectorizable(net: nn.Module) -> str | None:
 def step_flop(client: Client, sample: Tensor) -> float:
     """Floating-point operations of one local step: about three forward passes over a batch."""
     batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
+    training = client.net.training
+    client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         client.net(batch)
+    client.net.train(training)
     return 3.0 * float(counter.get_total_flops())
 
 

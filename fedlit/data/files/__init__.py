@@ -140,7 +140,7 @@ def damaged(path: Path, what: str) -> DataError:
 
 def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
     """The arrays of these names, of numbers only: an archive cannot run code."""
-    with reading(path), np.load(path, allow_pickle=False) as archive:
+    with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         absent = [name for name in names if name not in archive]
         if absent:
             raise damaged(path, f"it has no array '{absent[0]}' (there are {', '.join(sorted(archive)) or 'none'})")

@@ -10,8 +10,9 @@ paper's public code. The set's training and test part are merged: M = 70,000 (MN
     leftovers class by class to the clients from the largest down, each time ceil(rest / s), beyond n_i if need be
 
 Client 0 is the largest. Its rows stand class by class, in the order in which it took them, and within a class as in
-the data set. Leftovers occur only where C > 1 and a class is frequent (in none of the paper's 30 cells); then sizes
-can differ from n_i. Where one turn does not use up what is left, another follows, so every sample is handed out.
+the data set. Leftovers can occur where C > 1 and the large clients find few classes in stock (with seed 1 in none of
+the paper's 30 cells); sizes then differ from n_i. Where one turn of the clients does not use up what is left, another
+follows, so every sample is handed out.
 
 The shuffles come from Python's generator and not from fedlit.keys, because with seed 1 that gives the paper's
 partition: all 20 sizes of table 5, and 27 of the 30 rows of table 4 (for the other three see table4.py).
@@ -93,18 +94,18 @@ class Take(NamedTuple):
 
 def power_law_sizes(total: int, num_clients: int, exponent: float) -> list[int]:
     """n_i, ascending, in all `total`."""
-    with np.errstate(over="ignore"):  # inf is refused below, as a client without samples
+    with np.errstate(over="ignore"):  # inf samples are more than there are: refused below
         powers = np.power(float(exponent), np.arange(1, num_clients + 1))
-    smallest = total // powers.sum()
-    sizes = [math.floor(smallest * power) for power in np.minimum(powers, total)]  # no size exceeds the total
-    for client, part in zip(cycle(reversed(range(num_clients))), handouts(total - sum(sizes), exponent), strict=False):
-        sizes[client] += part
-    if min(sizes) < 1:
+    base = math.floor(total / powers.sum())
+    if base < 1:
         raise DataError(
             f"A power law with exponent {exponent} over {num_clients} clients needs {powers.sum():.4g} samples or "
             f"more; the data set has {total}, so its smallest client would be empty. Lower data.partition.exponent or "
             "data.partition.num_clients."
         )
+    sizes = [math.floor(base * power) for power in powers]
+    for client, part in zip(cycle(reversed(range(num_clients))), handouts(total - sum(sizes), exponent), strict=False):
+        sizes[client] += part
     return sizes
 
 

@@ -1,0 +1,36 @@
+"""The real files: those of FEDLIT_DATA, or those that lie packed beside the checkout; else the tests are skipped."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PACKED = Path(__file__).parents[4] / "shared" / "data" / "unpack.py"
+
+Real = Callable[[str, str], Path]
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
+    """`real("mnist", "MNIST/raw")`: a root in which this folder is, unpacked once per session where need be."""
+    named = os.environ.get("FEDLIT_DATA")  # read at the session's start: fixtures of other tests remove it
+    unpacked: dict[str, Path] = {}
+
+    def root(packed_name: str, folder: str) -> Path:
+        if named:
+            if not (Path(named) / folder).exists():
+                pytest.skip(f"FEDLIT_DATA is {named}, which has no {folder}")
+            return Path(named)
+        if not PACKED.is_file():
+            pytest.skip(f"FEDLIT_DATA is not set and there is no {PACKED}")
+        if packed_name not in unpacked:
+            target = tmp_path_factory.mktemp(packed_name)
+            command = [sys.executable, str(PACKED), "--root", str(target), "--only", packed_name]
+            subprocess.run(command, check=True, capture_output=True, timeout=500)
+            unpacked[packed_name] = target
+        return unpacked[packed_name]
+
+    return root

@@ -1,0 +1,161 @@
+"""Private names of torch that fedlit relies on, each with its behaviour: a new torch fails here first."""
+
+import ast
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch._higher_order_ops.while_loop import while_loop_op
+from torch._inductor import config
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import fedlit
+from fedlit.engines.compiler import compile_program, missing_compiler, repeat_while
+
+ROOT = Path(fedlit.__file__).parent
+PRIVATE = {
+    "engines/compiler.py": {
+        "torch._higher_order_ops.while_loop.while_loop_op",
+        "torch._inductor",
+        "torch._inductor.compile",
+        "torch._inductor.config",
+        "torch._inductor.config.unsafe_marked_cacheable_functions",
+    },
+    "client.py": {"torch.nn.modules.batchnorm._BatchNorm"},
+    "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
+}
+"""Every private name of torch, by the file that uses it. The base classes of layers have no public name."""
+
+Program = Callable[..., tuple[Tensor, ...]]
+
+needs_compiler = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
+
+
+def decay(x: Tensor, rate: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+    """x <- rate x + t for t from first up to last."""
+
+    def step(t: Tensor, carried: tuple[Tensor, ...], fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (fixed[0] * carried[0] + t,)
+
+    return repeat_while(step, first, last, [x], [rate])
+
+
+def arguments(first: int, last: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    return x, torch.tensor(0.5, dtype=torch.float64), torch.tensor([first]), torch.tensor([last])
+
+
+def expected(first: int, last: int) -> list[float]:
+    x = [1.0, -2.0, 3.0]
+    for t in range(first, last):
+        x = [0.5 * value + t for value in x]
+    return x
+
+
+def private_names(path: Path) -> set[str]:
+    """Full names below torch that a file imports or reads and that have a part with a leading underscore."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imported = [
+        (alias.asname or alias.name, alias.name) for n in nodes if isinstance(n, ast.Import) for alias in n.names
+    ]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            imported += [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
+    chains = [ast.unparse(node).partition(".") for node in nodes if isinstance(node, ast.Attribute)]
+    read = {f"{name}.{rest}" for root, _, rest in chains for known, name in imported if known == root}
+    return {name for name in read | {name for _, name in imported} if is_private(name)}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("torch.") and any(re.match("_[^_]", word) for word in name.split("."))
+
+
+@pytest.fixture(scope="module")
+def traced() -> GraphModule:
+    with torch.no_grad():
+        return make_fx(decay, tracing_mode="fake")(*arguments(0, 4))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache of the tests' own; compile_program tells torch in the environment, which is restored."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLIT_CACHE", str(folder))
+        patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def compiled(cache: Path) -> Program:
+    """The tiny program, compiled once for all tests."""
+    return compile_program(decay, arguments(0, 4))
+
+
+def test_private_names_of_torch_are_exactly_these() -> None:
+    found = {str(path.relative_to(ROOT)): private_names(path) for path in ROOT.rglob("*.py")}
+    assert {path: names for path, names in found.items() if names} == PRIVATE
+
+
+def test_loop_is_one_operator_of_the_traced_program(traced: GraphModule) -> None:
+    assert [node.target for node in traced.graph.nodes].count(while_loop_op) == 1
+
+
+def test_traced_program_gives_the_numbers_of_a_plain_loop(traced: GraphModule) -> None:
+    with torch.no_grad():
+        assert traced(*arguments(0, 4))[0].tolist() == expected(0, 4)
+
+
+@pytest.mark.parametrize("option", ["cpp_wrapper", "cpp.threads", "fx_graph_cache"])
+def test_compiler_knows_the_option(option: str) -> None:
+    assert option in config.get_config_copy()
+
+
+def test_functions_can_be_marked_as_cacheable() -> None:
+    assert isinstance(config.unsafe_marked_cacheable_functions, dict)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("first", "last"), [(0, 4), (2, 7), (3, 3)], ids=["all", "a part", "nothing"])
+def test_compiled_program_gives_the_numbers_of_a_plain_loop(compiled: Program, first: int, last: int) -> None:
+    (x,) = compiled(*arguments(first, last))
+    assert x.tolist() == expected(first, last)
+
+
+@needs_compiler
+def test_compiled_program_changes_none_of_its_arguments(compiled: Program) -> None:
+    given = arguments(0, 4)
+    compiled(*given)
+    assert [value.tolist() for value in given] == [value.tolist() for value in arguments(0, 4)]
+
+
+@needs_compiler
+def test_program_is_found_in_the_cache_when_it_is_compiled_again(compiled: Program) -> None:
+    before = counters["inductor"]["fxgraph_cache_hit"]
+    compile_program(decay, arguments(0, 4))
+    assert counters["inductor"]["fxgraph_cache_hit"] == before + 1
+
+
+@needs_compiler
+def test_compiled_programs_are_kept_in_the_cache_folder(compiled: Program, cache: Path) -> None:
+    assert list(cache.rglob("*.so"))
+
+
+@needs_compiler
+def test_compiled_program_lets_other_threads_run(compiled: Program) -> None:
+    """Were the GIL held, this thread would stand still from the call's beginning to its end."""
+    worker = threading.Thread(target=compiled, args=arguments(0, 300_000))
+    started = last = time.perf_counter()
+    longest = 0.0
+    worker.start()
+    while worker.is_alive():
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    assert longest < 0.5 * (last - started)

@@ -1,0 +1,84 @@
+"""Laws of the aggregation: from trained clients to the next global model."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedlit.server.aggregate import averaged_buffers, pseudo_gradient, server_step
+from fedlit.server.optimizers import SGD
+from tests.server import make_cohort
+
+WEIGHTS = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
+
+
+def net() -> nn.Linear:
+    torch.manual_seed(1)
+    return nn.Linear(4, 3).double()
+
+
+def z_of(net: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in net.named_parameters()}
+
+
+def trained(seed: int = 2) -> dict[str, Tensor]:
+    """Stacked models of three clients."""
+    rng = np.random.default_rng(seed)
+    return {"weight": torch.from_numpy(rng.normal(size=(3, 3, 4))), "bias": torch.from_numpy(rng.normal(size=(3, 3)))}
+
+
+def mean_of(params: dict[str, Tensor], weights: Tensor = WEIGHTS) -> dict[str, np.ndarray]:
+    return {name: np.einsum("i,i...->...", weights.numpy(), value.numpy()) for name, value in params.items()}
+
+
+@pytest.mark.parametrize("step", [1.0, 0.25, 3.0])
+def test_pseudo_gradient_is_the_step_times_the_way_from_the_mean_to_z(step: float) -> None:
+    z = z_of(net())
+    gradient = pseudo_gradient(z, make_cohort(params=trained(), weights=WEIGHTS), step)
+    for name, mean in mean_of(trained()).items():
+        np.testing.assert_allclose(gradient[name].numpy(), step * (z[name].numpy() - mean), rtol=0, atol=1e-15)
+
+
+def test_pseudo_gradient_of_clients_that_stayed_is_exactly_zero() -> None:
+    z = {name: value.float() for name, value in z_of(net()).items()}
+    stayed = {name: value.expand(3, *value.shape) for name, value in z.items()}
+    gradient = pseudo_gradient(z, make_cohort(params=stayed, weights=WEIGHTS), 1.0)
+    assert all(not value.any() for value in gradient.values())
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_server_sgd_moves_z_its_rate_of_the_way_to_the_mean(rate: float) -> None:
+    moving = net()
+    z = z_of(moving)
+    gradient = pseudo_gradient(z, make_cohort(params=trained(), weights=WEIGHTS), 1.0)
+    server_step(moving, SGD(lr=rate).build(moving.parameters()), gradient)
+    for name, mean in mean_of(trained()).items():
+        expected = (1 - rate) * z[name].numpy() + rate * mean
+        np.testing.assert_allclose(z_of(moving)[name].numpy(), expected, rtol=0, atol=1e-14)
+
+
+def test_clients_without_weight_do_not_move_z() -> None:
+    z, weights = z_of(net()), torch.tensor([0.4, 0.6, 0.0], dtype=torch.float64)
+    other = trained()
+    other["weight"][2] += 7
+    with_other, without = (
+        pseudo_gradient(z, make_cohort(params=params, weights=weights), 1.0) for params in (other, trained())
+    )
+    assert torch.equal(with_other["weight"], without["weight"])
+
+
+def test_server_step_leaves_no_gradient_behind() -> None:
+    moving = net()
+    server_step(moving, SGD().build(moving.parameters()), z_of(moving))
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in moving.parameters())
+
+
+def test_float_buffers_are_averaged_with_the_weights() -> None:
+    statistics = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    averaged = averaged_buffers(make_cohort(buffers={"running_mean": statistics}, weights=WEIGHTS))
+    assert averaged["running_mean"].tolist() == pytest.approx([0.2 + 0.9 + 2.5, 0.4 + 1.2 + 3.0])
+
+
+def test_counters_are_those_of_the_first_reporting_client() -> None:
+    cohort = make_cohort(reports=[False, True, True], buffers={"count": torch.tensor([7, 8, 9])}, weights=WEIGHTS)
+    assert averaged_buffers(cohort)["count"].tolist() == 8

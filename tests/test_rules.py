@@ -1,0 +1,200 @@
+"""What trainer, client and data cannot do together is refused before any work, with the reason and the way out."""
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+import torch
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from torch import Tensor, nn
+
+from fedlit import MLP, Client, Dual, FedAvg, FedBC, FederatedTrainer, FixedSampler, LeNet, Samples, Softmax, TensorData
+from fedlit.errors import ConfigError
+from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
+from fedlit.server.sampling import Sampler, SizeSampler, UniformSampler
+from fedlit.server.weights import Weighting
+
+FEATURES, CLASSES = 5, 3
+
+
+def make_data(shape: tuple[int, ...] = (FEATURES,), val_fraction: float = 0.2) -> TensorData:
+    """Four clients with ten samples each."""
+    rows = torch.arange(40)
+    data = TensorData(torch.randn(40, *shape), rows % CLASSES, rows // 10, val_fraction=val_fraction)
+    data.setup()
+    return data
+
+
+def check(
+    client: Client | None = None,
+    data: TensorData | None = None,
+    callbacks: tuple[Callback, ...] = (),
+    clients_per_round: int = 2,
+    sampler: Sampler | None = None,
+    weighting: Weighting | None = None,
+) -> None:
+    """`check_run` on something that works, unless told otherwise."""
+    check_run(
+        client or FedAvg(Softmax(FEATURES, CLASSES)),
+        data or make_data(),
+        callbacks,
+        clients_per_round=clients_per_round,
+        sampler=sampler or UniformSampler(),
+        weighting=weighting or Samples(),
+    )
+
+
+def test_a_run_that_makes_sense_is_accepted() -> None:
+    check()
+
+
+# the cohort
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_cohort_up_to_all_clients_is_accepted(count: int) -> None:
+    check(clients_per_round=count)
+
+
+def test_a_cohort_larger_than_the_population_is_refused_with_both_numbers() -> None:
+    with pytest.raises(ConfigError, match="clients_per_round is 5, but .* only 4 clients. Set it to 4 or less"):
+        check(clients_per_round=5)
+
+
+def test_a_sampler_that_names_a_client_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="client 4, but the data have clients 0 to 3"):
+        check(sampler=FixedSampler([0, 4]))
+
+
+def test_a_sampler_by_size_is_refused_when_too_few_clients_have_samples() -> None:
+    data = make_data()
+    data.sizes[:3] = 0
+    with pytest.raises(ConfigError, match="only 1 clients have training samples"):
+        check(data=data, sampler=SizeSampler())
+
+
+# weights
+
+
+def test_weights_by_dual_are_refused_for_an_algorithm_without_duals() -> None:
+    with pytest.raises(ConfigError, match="Dual, which reads each client's 'dual', but FedAvg keeps none.*'samples'"):
+        check(weighting=Dual())
+
+
+def test_weights_by_dual_are_accepted_for_an_algorithm_with_duals() -> None:
+    check(client=FedBC(Softmax(FEATURES, CLASSES)), weighting=Dual())
+
+
+# monitors
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
+def test_monitoring_validation_data_that_do_not_exist_is_refused(kind: type[Callback]) -> None:
+    with pytest.raises(ConfigError, match=rf"{kind.__name__} monitors 'val/acc'.*data.val_fraction to 0.1"):
+        check(data=make_data(val_fraction=0), callbacks=(kind(monitor="val/acc"),))  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("monitor", ["val/acc", "val/loss"])
+def test_monitoring_validation_data_that_exist_is_accepted(monitor: str) -> None:
+    check(callbacks=(EarlyStopping(monitor=monitor), ModelCheckpoint(monitor=monitor)))
+
+
+def test_monitoring_something_else_needs_no_validation_data() -> None:
+    callbacks = (EarlyStopping(monitor="train/loss"), ModelCheckpoint(monitor="global/acc"), ModelCheckpoint())
+    check(data=make_data(val_fraction=0), callbacks=callbacks)
+
+
+# the net
+
+
+class Flat(nn.Module):
+    """Gives one number per sample and no classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x).squeeze(1)  # type: ignore[no-any-return]  # torch types its layers' results as Any
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "said"),
+    [
+        (
+            Softmax(FEATURES + 1, CLASSES),
+            (FEATURES,),
+            r"\(Softmax\) cannot take samples of shape \(5,\) from TensorData",
+        ),
+        (
+            MLP(FEATURES, (4,), CLASSES - 1),
+            (FEATURES,),
+            r"\(MLP\) gives outputs of shape \(2,\).*3 classes.*at least 3",
+        ),
+        (LeNet(channels=3), (1, 32, 32), r"\(LeNet\) cannot take samples of shape \(1, 32, 32\)"),
+        (LeNet(channels=1), (1, 28, 28), r"\(LeNet\) cannot take samples of shape \(1, 28, 28\)"),
+        (Flat(), (FEATURES,), r"\(Flat\) gives outputs of shape \(\), but TensorData has 3 classes"),
+    ],
+    ids=["features", "classes", "channels", "picture size", "no classes"],
+)
+def test_a_net_that_does_not_fit_the_data_is_refused(net: nn.Module, shape: tuple[int, ...], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as refused:
+        check(client=FedAvg(net), data=make_data(shape))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_net_with_more_outputs_than_classes_is_accepted() -> None:
+    check(client=FedAvg(Softmax(FEATURES, CLASSES + 2)))
+
+
+def test_a_net_in_double_precision_is_accepted() -> None:
+    check(client=FedAvg(Softmax(FEATURES, CLASSES).double()))
+
+
+def test_the_check_changes_nothing_in_the_net() -> None:
+    net = nn.Sequential(nn.BatchNorm1d(FEATURES), nn.Dropout(0.5), nn.Linear(FEATURES, CLASSES))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    data, random_state = make_data(), torch.get_rng_state()
+    check(client=FedAvg(net), data=data)
+    assert net.training
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+# Lightning's arguments
+
+
+def test_refused_arguments_are_lightnings_own() -> None:
+    assert set(REFUSED_TRAINER_ARGUMENTS) <= set(inspect.signature(Trainer.__init__).parameters)
+    assert not set(REFUSED_TRAINER_ARGUMENTS) & set(inspect.signature(FederatedTrainer.__init__).parameters)
+
+
+@pytest.mark.parametrize("name", REFUSED_TRAINER_ARGUMENTS)
+def test_an_argument_of_lightning_that_makes_no_sense_is_refused_with_the_reason(name: str) -> None:
+    arguments: dict[str, Any] = {name: 1}
+    with pytest.raises(ConfigError, match=f"trainer.{name} makes no sense in a federated run: ") as refused:
+        FederatedTrainer(**arguments)
+    assert re.search(r"\. (Give|Leave) ", str(refused.value)), "what to do instead"
+
+
+@pytest.mark.parametrize(("name", "meant"), [("round", "rounds"), ("client_per_round", "clients_per_round")])
+def test_an_unknown_argument_is_refused_with_the_nearest_one(name: str, meant: str) -> None:
+    arguments: dict[str, Any] = {name: 1}
+    with pytest.raises(ConfigError, match=f"no argument '{name}'. Did you mean '{meant}'"):
+        FederatedTrainer(**arguments)
+
+
+# what is no client and no data
+
+
+def test_a_model_that_is_no_client_is_refused() -> None:
+    with pytest.raises(ConfigError, match="got a Linear; give it a fedlit Client such as FedAvg"):
+        FederatedTrainer(enable_progress_bar=False).fit(nn.Linear(2, 2), datamodule=make_data())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("data", [None, [1, 2]])
+def test_data_that_are_no_federated_data_are_refused(data: Any) -> None:
+    with pytest.raises(ConfigError, match="FederatedDataModule.*wrap your arrays in TensorData"):
+        FederatedTrainer(enable_progress_bar=False).fit(FedAvg(Softmax(FEATURES, CLASSES)), datamodule=data)
