@@ -103,6 +103,8 @@ class Found:
     path: Path
     rounds: int
     wandb_id: str | None
+    engine: dict[str, Any] | None
+    """What the loop recorded of its engine."""
 
 
 def find_checkpoint(folder: RunFolder) -> Found | None:
@@ -118,7 +120,8 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
         if content is None:
             damaged.append(path.name)
             continue
-        found = Found(path, content["loops"]["fit_loop"]["rounds"], content.get("wandb_id"))
+        loop = content["loops"]["fit_loop"]
+        found = Found(path, loop["rounds"], content.get("wandb_id"), loop["engine"])
         if damaged:
             log.warning(
                 f"{folder.checkpoints / damaged[0]} is damaged; continuing from {path.name}, "

@@ -1,13 +1,13 @@
 """`fedlit`: parses, calls, prints. `fit` is LightningCLI; every other command is a thin file in commands/."""
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import version
 
 from fedlit.errors import ConfigError, FedlitError, nearest
+from fedlit.progress import show_lines
 
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
@@ -20,8 +20,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
-    logging.basicConfig(format="%(message)s")
-    logging.getLogger("fedlit").setLevel(logging.INFO)
+    show_lines()
     try:
         code = dispatch(arguments)
     except FedlitError as error:

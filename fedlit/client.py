@@ -290,7 +290,8 @@ class Client(LightningModule):
         if self._stepping:
             raise ConfigError(
                 "self.log was called inside a local step. A step is traced once and run for many clients at a time, so "
-                "it cannot log. Return the number as 'task' in the step's dict, or log in a server callback's hook."
+                "it cannot log. Return the number as 'task' in the step's dict, or add it in a server callback's "
+                "on_round_metrics."
             )
         super().log(*args, **kwargs)
 

@@ -55,15 +55,15 @@ class Cohort:
     """Stacked: the buffers of the net that came with it (BatchNorm statistics …)."""
     state: dict[str, Tensor]
     """Stacked rows of `Client.state_spec`; whole models stand under `name.parameter`."""
-    params: Params = field(init=False)
+    params: Params = field(init=False, repr=False)
     """Stacked x_i: the models after local training."""
-    buffers: Params = field(init=False)
+    buffers: Params = field(init=False, repr=False)
     """Stacked: the net's buffers after local training."""
-    losses: Tensor = field(init=False)
+    losses: Tensor = field(init=False, repr=False)
     """(clients,) mean over its steps of each client's task loss; NaN where it took none."""
-    weights: Tensor = field(init=False)
+    weights: Tensor = field(init=False, repr=False)
     """(clients,) aggregation weights, >= 0, sum 1 over the reporting clients, 0 elsewhere."""
-    pseudo_gradient: Params = field(init=False)
+    pseudo_gradient: Params = field(init=False, repr=False)
     """step * (z - sum_i w_i x_i): what the server optimiser steps along."""
 
     def __getattr__(self, name: str) -> Any:

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
+from fedlit.errors import ConfigError
 from fedlit.metrics import UserScores, distribution
 from fedlit.params import Params, clone, stacked_sq_norm, subtract
 from fedlit.states import ClientStates
@@ -116,6 +117,15 @@ class History:
         """The row of a round."""
         self.rounds.append(round)
         self.rows.append({name: value for name, value in values.items() if value == value})
+
+    def check(self, values: dict[str, float]) -> None:
+        """Columns are fixed when a run starts: an undeclared metric would be lost without a word."""
+        unknown = sorted(set(values) - set(self.columns))
+        if unknown:
+            raise ConfigError(
+                f"A server callback added the metric '{unknown[0]}', but no callback declares it. Name it in that "
+                "callback's `metrics` tuple."
+            )
 
     def numbered(self) -> list[dict[str, float]]:
         """The rows with their round."""

@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
-from pytorch_lightning import Trainer
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import Timer
 from pytorch_lightning.loops.fit_loop import _FitLoop
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
@@ -95,9 +96,16 @@ class FederatedLoop(_FitLoop):
     # ---- one round -------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """One round."""
-        started = time.perf_counter()
+        """One round. If it fails before `commit`, nothing that is saved has changed."""
         self.in_round = True
+        try:
+            self.play_round()
+        finally:
+            self.in_round = False
+
+    def play_round(self) -> None:
+        """The phases of a round, in order."""
+        started = time.perf_counter()
         cohort = self.gather()
         self.call("on_cohort_start", cohort)
         for phase in self.client.phases():
@@ -110,7 +118,6 @@ class FederatedLoop(_FitLoop):
         self.call("on_pseudo_gradient", cohort)
         call._call_callback_hooks(self.trainer, "on_before_optimizer_step", self.trainer.optimizers[0])
         self.commit(cohort)
-        self.in_round = False
         self.call("on_server_step_end", cohort)
         self.measure(cohort, started, trained)
 
@@ -150,7 +157,7 @@ class FederatedLoop(_FitLoop):
         for name, buffer in self.client.net.named_buffers():
             buffer.copy_(buffers[name])
         rows = dict(cohort.state)
-        if self.keeps_local_models:
+        if self.keeps_local_models or "local" in self.client.state_spec():
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
         self.states.update(cohort.clients, rows)
         self.evaluator.changed(cohort.clients)
@@ -161,7 +168,7 @@ class FederatedLoop(_FitLoop):
         """Before anything is kept: a client that left the finite numbers, or an exploded mean risk, ends the run."""
         bad = check_finite(cohort)
         number = cohort.round + 1
-        advice = "The last checkpoint is from a round before it; lower model.lr, or set model.clip."
+        advice = "No checkpoint holds this round. Lower model.lr, or set model.clip, and start anew."
         if bad is not None:
             who = cohort.clients[bad]
             raise DivergedError(
@@ -170,6 +177,8 @@ class FederatedLoop(_FitLoop):
                 round=number,
                 client=who,
             )
+        if not bool((cohort.steps > 0).any()):
+            return
         risk = mean_loss(cohort)
         self.first_risk = risk if self.first_risk is None else self.first_risk
         limit = self.options.divergence_factor * self.first_risk
@@ -195,12 +204,14 @@ class FederatedLoop(_FitLoop):
         if due:
             values["time/eval_s"] = now - evaluated
         self.call("on_round_metrics", cohort, values)
+        self.history.check(values)
         self.history.add(self.rounds_done, values)
         self.best.offer(self.rounds_done, values, self.client.net.state_dict())
         if self.folder is not None:
             self.folder.append_metrics(self.rounds_done, self.history.rows[-1])
             if records is not None:
                 self.folder.append_clients(self.rounds_done, records)
+        self.in_round = False  # all that belongs to this round is in place: a checkpoint may be written
         self._publish(values)
         if due and cohort is not None:
             self._call_validation_hooks()
@@ -243,7 +254,13 @@ class FederatedLoop(_FitLoop):
 
     def is_due(self) -> bool:
         """Whether the state after `rounds_done` rounds is evaluated: every eval_every rounds, and the last."""
-        return self.rounds_done % self.options.eval_every == 0 or self.rounds_done == self.max_epochs
+        last = self.rounds_done == self.max_epochs or self._time_is_up()
+        return self.rounds_done % self.options.eval_every == 0 or last
+
+    def _time_is_up(self) -> bool:
+        """Whether Lightning's max_time ends the run with this round, which is then the last."""
+        left = [timer.time_remaining() for timer in self._callbacks() if isinstance(timer, Timer)]
+        return any(seconds is not None and seconds <= 0 for seconds in left)
 
     def call(self, hook: str, *args: Any) -> None:
         """Call a hook of every server callback, in order."""
@@ -251,8 +268,11 @@ class FederatedLoop(_FitLoop):
             getattr(callback, hook)(self.trainer, self.client, *args)
 
     def _server_callbacks(self) -> list[ServerCallback]:
-        callbacks = self.trainer.callbacks  # type: ignore[attr-defined]  # set by Lightning's connector
-        return [callback for callback in callbacks if isinstance(callback, ServerCallback)]
+        return [callback for callback in self._callbacks() if isinstance(callback, ServerCallback)]
+
+    def _callbacks(self) -> list[Callback]:
+        callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by Lightning's connector
+        return callbacks
 
     def at_round_end(self, action: Callable[[], None]) -> None:
         """Run the action now, or, inside a round, as soon as the round is complete."""
@@ -284,7 +304,7 @@ class FederatedLoop(_FitLoop):
         if self.choice is None:
             planned = client.planned_steps(data.sizes.numpy())
             sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-            count = options.clients_per_round
+            count = options.sampler.cohort_size(options.clients_per_round, data.num_clients)
             self.choice = choose(options.request, client, planned, count, self.max_epochs or 1, sample)
         log.info(self.choice.line())
         self.engine = make_engine(self.choice, options.seed, data.rows)
@@ -328,10 +348,13 @@ class FederatedLoop(_FitLoop):
         postponed, self._postponed = self._postponed, []
         for action in postponed:
             action()
+        self.epoch_loop._batches_that_stepped += 1  # Lightning logs at the count less one; ours is the round already
         try:
             super().on_advance_end()
         except SIGTERMException:
             self.interrupted = True
+        finally:
+            self.epoch_loop._batches_that_stepped -= 1
 
     def teardown(self) -> None:
         """Give the threads back."""
@@ -361,8 +384,8 @@ class FederatedLoop(_FitLoop):
         # A run that a callback ended early is finished, unless more rounds are asked for than it was given.
         self.trainer.should_stop = state_dict["stopped_of"] == self.max_epochs
         if state_dict["engine"] is not None:
+            check_same_engine(state_dict["engine"], self.options.request)
             self.choice = Choice(**state_dict["engine"]["choice"])
-            check_same_engine(self.choice, Request(**state_dict["engine"]["request"]), self.options.request)
         counters = {"ready": rounds, "started": rounds, "processed": rounds, "completed": rounds}
         self.epoch_progress.load_state_dict({"total": counters, "current": counters})
         self.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.rounds_done
@@ -396,11 +419,11 @@ def mean_loss(cohort: Cohort) -> float:
     return float((cohort.losses[trained].double() * sizes).sum() / sizes.sum())
 
 
-def check_same_engine(recorded: Choice, then: Request, now: Request) -> None:
+def check_same_engine(recorded: dict[str, Any], request: Request) -> None:
     """A resumed run keeps the engine it began with: another one would not give the same bits."""
     for name in ("engine", "lanes", "workers", "compiled"):
-        asked, had = getattr(now, name), getattr(recorded, name)
-        if asked not in (None, "auto", had, getattr(then, name)):
+        asked, had = getattr(request, name), recorded["choice"][name]
+        if asked not in (None, "auto", had, recorded["request"][name]):
             raise ResumeError(
                 f"trainer.{name} is {asked}, but the run to resume used {had}, and another value would not give the "
                 f"same bits. Leave trainer.{name} out, or start anew in another folder (--run DIR)."

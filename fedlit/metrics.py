@@ -66,6 +66,8 @@ def gini(accuracy: Tensor) -> float:
     """Σ_i Σ_j |a_i - a_j| / (2 n² mean): 0 where all users fare alike; 0 too where all accuracies are 0."""
     known = accuracy[~accuracy.isnan()].double().sort().values
     count, total = len(known), known.sum()
+    if count == 0:
+        return float("nan")
     if total == 0:
         return 0.0
     ranks = torch.arange(1, count + 1, dtype=torch.float64)
@@ -75,6 +77,8 @@ def gini(accuracy: Tensor) -> float:
 def entropy(accuracy: Tensor) -> float:
     """-Σ p_i log p_i / log n with p_i = a_i / Σ a: 1 where all users fare alike; 1 too for a single user."""
     known = accuracy[~accuracy.isnan()].double()
+    if len(known) == 0:
+        return float("nan")
     if len(known) < 2 or known.sum() == 0:
         return 1.0
     share = known / known.sum()

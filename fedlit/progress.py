@@ -1,5 +1,6 @@
 """The progress bar counts rounds, shows the key metrics and the time left; without a terminal it prints some lines."""
 
+import logging
 import time
 from typing import Any
 
@@ -81,6 +82,15 @@ class RoundProgressBar(ProgressBar):
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def show_lines() -> None:
+    """Let fedlit's lines (which engine and why, fallbacks …) be seen, unless the user set logging up otherwise."""
+    logger = logging.getLogger("fedlit")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO)
+    if not logger.hasHandlers():
+        logger.addHandler(logging.StreamHandler())
 
 
 def shown(metrics: dict[str, Any]) -> str:

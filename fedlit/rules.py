@@ -8,11 +8,25 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError
+from fedlit.errors import ConfigError, nearest
+from fedlit.history import round_columns
+from fedlit.server.base import ServerCallback
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
 
+_ONE_MACHINE = "clients train on this machine's processor. Leave it out."
 REFUSED_TRAINER_ARGUMENTS = {
+    **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy", "plugins", "benchmark"), _ONE_MACHINE),
+    "deterministic": "a run always gives the same bits. Leave it out.",
+    "detect_anomaly": "a client that leaves the finite numbers ends the run by name. Leave it out.",
+    "inference_mode": "evaluation always runs in it. Leave it out.",
+    "log_every_n_steps": "every round is logged. Leave it out.",
+    "limit_test_batches": "all users are evaluated in one pass. Give eval_every instead.",
+    "limit_predict_batches": "there is nothing to predict in a federated run. Leave it out.",
+    "enable_model_summary": "the net is the same for all. Give Lightning's ModelSummary as a callback instead.",
+    "enable_autolog_hparams": "the command line logs the whole config. Leave it out.",
+    "model_registry": "checkpoints stay in the run's folder. Leave it out.",
+    "barebones": "it turns off the hooks that a round needs. Leave it out.",
     "max_epochs": "one epoch is one round here. Give rounds instead.",
     "min_epochs": "one epoch is one round here. Give rounds instead.",
     "max_steps": "a run is measured in rounds. Give rounds instead.",
@@ -46,13 +60,15 @@ def check_run(
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
-    check_monitors(data, callbacks)
+    check_monitors(client, data, callbacks)
     check_net(client, data)
+    if client.batch_size < client.fewest_rows:
+        raise ConfigError("model.batch_size is 1, but model.net has BatchNorm, which needs 2 rows or more. Raise it.")
 
 
 def check_cohort(data: FederatedDataModule, sampler: Sampler, clients_per_round: int) -> None:
     """The sampler must be able to draw a cohort."""
-    if clients_per_round > data.num_clients:
+    if sampler.cohort_size(clients_per_round, data.num_clients) > data.num_clients:
         raise ConfigError(
             f"trainer.clients_per_round is {clients_per_round}, but the data ({type(data).__name__}) have only "
             f"{data.num_clients} clients. Set it to {data.num_clients} or less, or make more clients "
@@ -71,15 +87,23 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
         )
 
 
-def check_monitors(data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
-    """Nothing can be monitored on validation data that do not exist."""
+def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
+    """Nothing can be monitored that is not measured, least of all on validation data that do not exist."""
+    known = round_columns(client, validated=True, local=True)
+    groups = {name.split("/")[0] for name in known}
+    declared = [name for callback in callbacks if isinstance(callback, ServerCallback) for name in callback.metrics]
     for callback in callbacks:
-        if len(data.global_val) or not isinstance(callback, EarlyStopping | ModelCheckpoint):
+        if not isinstance(callback, EarlyStopping | ModelCheckpoint) or callback.monitor is None:
             continue
-        if str(callback.monitor).startswith("val/"):
+        name, asked = type(callback).__name__, callback.monitor
+        if asked.startswith("val/") and len(data.global_val) == 0:
             raise ConfigError(
-                f"{type(callback).__name__} monitors '{callback.monitor}', but there is no validation data "
-                "(data.val_fraction is 0). Set data.val_fraction to 0.1, or remove the callback."
+                f"{name} monitors '{asked}', but there is no validation data (data.val_fraction is 0). Set "
+                "data.val_fraction to 0.1, or remove the callback."
+            )
+        if asked.split("/")[0] in groups and asked not in [*known, *declared]:
+            raise ConfigError(
+                f"{name} monitors '{asked}', which is not measured. {nearest(asked, known)}See docs/metrics.md."
             )
 
 

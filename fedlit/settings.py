@@ -10,7 +10,11 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ResumeError
 from fedlit.run import RunFolder
+from fedlit.server.optimizers import ServerOptimizer
+from fedlit.server.sampling import Sampler
+from fedlit.server.weights import Weighting
 
+_DESCRIBED = (Sampler, Weighting, ServerOptimizer)
 _NOT_OURS = ("pytorch_lightning", "lightning_fabric", "torch", "abc", "builtins")
 FREE_TRAINER_KEYS = frozenset(
     {
@@ -27,7 +31,10 @@ def describe(part: object) -> dict[str, Any]:
     constructors = [held["__init__"] for held in own if "__init__" in held]
     arguments = [name for constructor in constructors for name in inspect.signature(constructor).parameters]
     kept = {name: getattr(part, name) for name in arguments if hasattr(part, name)}
-    plain = {name: value for name, value in kept.items() if isinstance(value, str | int | float | bool | None)}
+    plain: dict[str, Any] = {
+        name: value for name, value in kept.items() if isinstance(value, str | int | float | bool | None)
+    }
+    plain |= {name: describe(value) for name, value in kept.items() if isinstance(value, _DESCRIBED)}
     if isinstance(part, FederatedDataModule):
         plain["partition_hash"] = part.partition_hash  # stands for the options that a data set keeps elsewhere
     return {"class_path": type(part).__qualname__, "init_args": plain}

@@ -23,11 +23,11 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request
 from fedlit.errors import ConfigError, RunError, nearest, require
-from fedlit.loop import FederatedLoop, RoundOptions
-from fedlit.progress import RoundProgressBar
+from fedlit.loop import FederatedLoop, RoundOptions, check_same_engine
+from fedlit.progress import RoundProgressBar, show_lines
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.run import RunFolder
-from fedlit.server.base import merge_callbacks
+from fedlit.server.base import ServerCallback, merge_callbacks
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
@@ -112,6 +112,7 @@ class FederatedTrainer(Trainer):
         require(divergence_factor > 1, f"trainer.divergence_factor is {divergence_factor}; give a number above 1.")
         require(0 <= seed < 2**32, f"The seed is {seed}; give a whole number from 0 to 4294967295.")
         quiet_lightning()
+        show_lines()
         seed_everything(seed, workers=False, verbose=False)
         own = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
         if enable_progress_bar and not any(isinstance(callback, ProgressBar) for callback in own):
@@ -137,15 +138,18 @@ class FederatedTrainer(Trainer):
             profiler=profiler,
         )
         self.seed = seed
+        self.clients_per_round, self.eval_every = clients_per_round, eval_every
+        self.sampler = find_sampler(sampler)
         self.weights = weights
         self.rounds_to = rounds_to
         self.resume, self.overwrite = resume, overwrite
         self.server_optimizer = find_server_optimizer(server_optimizer)
         self.config: dict[str, Any] | None = None
+        self._algorithms_callbacks: list[ServerCallback] = []
         request = Request(engine=engine, lanes=lanes, workers=workers, compiled=compiled)
         options = RoundOptions(
             clients_per_round=clients_per_round,
-            sampler=find_sampler(sampler),
+            sampler=self.sampler,
             eval_every=eval_every,
             divergence_factor=divergence_factor,
             store_local_models=store_local_models,
@@ -168,7 +172,9 @@ class FederatedTrainer(Trainer):
         client, data = checked_parts(model, datamodule)
         data.prepare_data()
         data.setup("fit")
-        self.callbacks: list[Callback] = merge_callbacks(client.server_callbacks(), self.callbacks)
+        users = [callback for callback in self.callbacks if callback not in self._algorithms_callbacks]
+        self._algorithms_callbacks = client.server_callbacks()
+        self.callbacks: list[Callback] = merge_callbacks(self._algorithms_callbacks, users)
         weighting = find_weighting(client.weighting() if self.weights is None else self.weights)
         options = self.loop.options
         check_run(
@@ -195,6 +201,8 @@ class FederatedTrainer(Trainer):
     @property
     def summary(self) -> dict[str, Any]:
         """Final and best values, the engine, versions: what summary.json holds."""
+        if self.lightning_module is None:
+            raise ConfigError("trainer.summary is empty before fit. Call trainer.fit(client, datamodule=…) first.")
         loop = self.loop
         data = loop.data
         return {
@@ -234,6 +242,8 @@ class FederatedTrainer(Trainer):
                 )
             check_same_settings(folder, config)
             found = find_checkpoint(folder)
+            if found is not None and found.engine is not None:
+                check_same_engine(found.engine, self.loop.options.request)
         elif folder.holds_run():
             folder.clear()
         folder.create(config)

@@ -510,7 +510,7 @@ def test_a_full_disk_ends_the_run_and_the_last_checkpoint_stays_good(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--model.lr 1e30", "Round 2: client [0-3] diverged.*not finite.*lower model.lr"),
+        ("--model.lr 1e30", "Round 2: client [0-3] diverged.*not finite.*Lower model.lr"),
         (
             "--model.lr 30 --trainer.divergence_factor 1.5",
             "Round 2: the mean training loss .*above 1.5 times.*client [0-3] .*raise trainer.divergence_factor",

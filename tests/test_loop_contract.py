@@ -102,7 +102,8 @@ def test_loop_uses_exactly_the_names_of_the_list() -> None:
 
 
 def test_no_other_file_uses_a_protected_name_of_lightning() -> None:
-    found = {str(path.relative_to(ROOT)): protected_names(path) & lightnings_own_names() for path in OTHERS}
+    theirs = lightnings_own_names()
+    found = {str(path.relative_to(ROOT)): protected_names(path) & theirs for path in OTHERS}
     assert {path: names for path, names in found.items() if names} == {}
 
 

@@ -161,6 +161,8 @@ def default_name(config: dict[str, Any]) -> str:
 def fit(arguments: list[str]) -> int:
     """Train; ends with a small table and the run folder's path."""
     quiet_lightning()
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a config may name a class of the user's, in the folder where fedlit is called
     cli = FitCLI(resolve_configs(arguments))
     trainer = cli.trainer
     folder = trainer.folder

@@ -63,14 +63,14 @@ def choose(
     request: Request, client: Client, planned: np.ndarray, per_round: int, rounds: int, sample: Tensor
 ) -> Choice:
     """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape."""
-    reason = not_vectorizable(client.net)
+    reason = not_vectorizable(client, sample)
     flop = step_flop(client, sample)
     steps = rounds * per_round * float(planned.mean())
     seconds = steps * (STEP_S + flop / FLOP_S)
     work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
     threads = len(os.sched_getaffinity(0)) if flop >= THREADED_FLOP else 1
-    no_compiler = missing_compiler()
-    compiled = no_compiler is None if request.compiled is None else request.compiled
+    no_compiler = missing_compiler() or not_compilable(client.net)
+    compiled = no_compiler is None and request.compiled is not False
     if request.engine == "sequential":
         return _sequential("as asked", threads)
     if reason is not None:
@@ -92,13 +92,19 @@ def make_engine(choice: Choice, seed: int, rows: Rows) -> Engine:
     )
 
 
-def not_vectorizable(net: nn.Module) -> str | None:
+def not_vectorizable(client: Client, sample: Tensor) -> str | None:
     """Why this net can only be trained by the sequential engine, or None."""
-    for name, module in net.named_modules():
-        if isinstance(module, nn.Dropout) and module.p > 0:
-            return f"'{name}' is nn.Dropout, which draws from a stream that lanes and threads would share"
-    for name, _ in net.named_buffers():
+    for name, _ in client.net.named_buffers():
         return f"the net has the buffer '{name}', which the vectorized engine does not carry per client"
+    if draws_by_itself(client, sample):
+        return "the net draws random numbers (dropout) from a stream that lanes and threads would share"
+    return None
+
+
+def not_compilable(net: nn.Module) -> str | None:
+    """Why the program of this net is not compiled, or None."""
+    if any(isinstance(module, nn.RNNBase) for module in net.modules()):
+        return "recurrent layers are unrolled by the compiler, which takes longer than most runs"
     return None
 
 
@@ -111,6 +117,19 @@ def step_flop(client: Client, sample: Tensor) -> float:
         client.net(batch)
     client.net.train(training)
     return 3.0 * float(counter.get_total_flops())
+
+
+def draws_by_itself(client: Client, sample: Tensor) -> bool:
+    """Whether a training pass of a net without buffers moves torch's generator (nn.Dropout, F.dropout, RReLU …)."""
+    batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
+    training = client.net.training
+    client.net.train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.random.get_rng_state()
+        client.net(batch)
+        moved = not torch.equal(before, torch.random.get_rng_state())
+    client.net.train(training)
+    return moved
 
 
 def _sequential(why: str, threads: int) -> Choice:

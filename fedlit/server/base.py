@@ -21,6 +21,7 @@ class ServerCallback(Callback):
     In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
     control variates; may change `cohort.state`), on_pseudo_gradient (may change `cohort.pseudo_gradient`),
     on_server_step_end (z has moved, the cohort's rows are kept), on_round_metrics (may add to `metrics`).
+    Change a state of your own (`state_dict`) in on_server_step_end: a round that fails before it leaves all as it was.
     """
 
     metrics: tuple[str, ...] = ()

@@ -12,6 +12,10 @@ from fedlit.keys import Purpose, generator
 class Sampler:
     """Base of the samplers; a subclass chooses ids, sorted, and everyone who trains also reports."""
 
+    def cohort_size(self, count: int, population: int) -> int:
+        """Clients of a round, where `count` are asked for."""
+        return count
+
     def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
         """Ids of `count` clients out of those with these training sizes."""
         raise NotImplementedError
@@ -32,6 +36,10 @@ class UniformSampler(Sampler):
 
 class AllSampler(Sampler):
     """All clients, every round."""
+
+    def cohort_size(self, count: int, population: int) -> int:
+        """Everyone, whatever `count` says."""
+        return population
 
     def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
         """Everyone, whatever `count` says."""
@@ -62,6 +70,10 @@ class FixedSampler(Sampler):
         if not clients or len(set(clients)) != len(clients) or min(clients) < 0:
             raise ConfigError(f"FixedSampler got clients {clients}; give a list of different ids, each 0 or more.")
         self.clients = clients
+
+    def cohort_size(self, count: int, population: int) -> int:
+        """The list, whatever `count` says."""
+        return len(self.clients)
 
     def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
         """The list, whatever `count` says."""

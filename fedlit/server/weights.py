@@ -74,6 +74,8 @@ class Dual(Weighting):
 def normalise(values: Tensor, reports: Tensor) -> Tensor:
     """Values over their sum, in float64, 0 for clients that do not report."""
     values = values.double() * reports
+    if not bool(values.any()):  # nobody has samples (data.allow_empty): all count alike, and none has moved
+        values = reports.double()
     return values / values.sum()
 
 

@@ -151,7 +151,7 @@ def test_compiled_programs_are_kept_in_the_cache_folder(compiled: Program, cache
 @needs_compiler
 def test_compiled_program_lets_other_threads_run(compiled: Program) -> None:
     """Were the GIL held, this thread would stand still from the call's beginning to its end."""
-    worker = threading.Thread(target=compiled, args=arguments(0, 300_000))
+    worker = threading.Thread(target=compiled, args=arguments(0, 100_000))
     started = last = time.perf_counter()
     longest = 0.0
     worker.start()

@@ -177,13 +177,21 @@ def test_python_would_run_what_these_tests_refuse(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [np.array([object()] * ROWS), X[:ROWS].astype(float), np.zeros(ROWS, "M8[s]"), np.zeros(ROWS, [("a", "u1")])],
+    [np.array([None] * ROWS), X[:ROWS].astype(float), np.zeros(ROWS, "M8[s]"), np.zeros(ROWS, [("a", "u1")])],
     ids=["objects", "floats", "times", "records"],
 )
 def test_arrays_of_anything_but_whole_numbers_are_refused(tmp_path: Path, values: np.ndarray) -> None:
     batch = pickle.dumps({"data": values, "labels": [0] * ROWS}, 4)
     (write_set(tmp_path) / FOLDER / "test_batch").write_bytes(batch)
-    with refused("test_batch cannot be used"):
+    with refused("test_batch cannot be used", "not of whole numbers"):
+        read_batches(tmp_path, SMALL)
+
+
+def test_bytes_in_an_encoding_that_numpy_does_not_use_are_refused(tmp_path: Path) -> None:
+    """A codec is looked up by name, and looking it up imports a module."""
+    batch = b"\x80\x02c_codecs\nencode\nX\x01\x00\x00\x00aX\x03\x00\x00\x00hex\x86R."
+    (write_set(tmp_path) / FOLDER / "test_batch").write_bytes(batch)
+    with refused("test_batch cannot be used", "encoded as hex"):
         read_batches(tmp_path, SMALL)
 
 

@@ -129,6 +129,7 @@ def test_torchvision_without_a_network_fails_with_what_to_do(tmp_path: Path, mon
         fetch(CIFAR10.layout, tmp_path)
 
 
+@pytest.mark.timeout(30)  # what fails here fails by waiting
 def test_a_server_that_says_nothing_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, silent_server: str
 ) -> None:
