@@ -158,7 +158,7 @@ def test_tail_split_keeps_the_order_and_a_row_for_training(n: int, fraction: flo
 
 
 def test_tail_split_counts_as_people_do() -> None:
-    assert [len(part) for part in tail_split(np.arange(10), test_fraction=0.9)] == [1, 9]
+    assert [len(part) for part in tail_split(np.arange(30), test_fraction=0.9)] == [3, 27]
 
 
 # Laws of all recipes
@@ -166,16 +166,22 @@ def test_tail_split_counts_as_people_do() -> None:
 
 @st.composite
 def label_sets(draw: st.DrawFn) -> Labels:
-    """3 to 6 classes with 10 to 60 samples each, in any order; training and test part are any rows."""
+    """3 to 6 classes with 10 to 60 samples each, in any order; training and test part are any rows, not always all."""
     counts = draw(st.lists(st.integers(10, 60), min_size=3, max_size=6))
     generator = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     y = generator.permutation(np.repeat(np.arange(len(counts)), counts))
-    # Every class has at least five samples in either part: what Diversity needs.
+    # Every class has at least four samples in either part: what Diversity needs.
     order = [generator.permutation(np.flatnonzero(y == label)) for label in range(len(counts))]
-    sizes = [draw(st.integers(5, len(rows) - 5)) for rows in order]
-    train = generator.permutation(np.concatenate([rows[:n] for rows, n in zip(order, sizes, strict=True)]))
-    test = generator.permutation(np.concatenate([rows[n:] for rows, n in zip(order, sizes, strict=True)]))
-    return Labels(y=y, official_train=train, official_test=test, num_classes=len(counts))
+    ends = [draw(st.integers(5, len(rows) - 5)) for rows in order]
+    unused = draw(st.integers(0, 1))
+    train = np.concatenate([rows[unused:end] for rows, end in zip(order, ends, strict=True)])
+    test = np.concatenate([rows[end:] for rows, end in zip(order, ends, strict=True)])
+    return Labels(
+        y=y,
+        official_train=generator.permutation(train),
+        official_test=generator.permutation(test),
+        num_classes=len(counts),
+    )
 
 
 Make = Callable[[int], Partition]
@@ -207,8 +213,10 @@ def spread(parts: Parts) -> list[int]:
 @pytest.mark.parametrize("make", COMPLETE.values(), ids=COMPLETE)
 @settings(deadline=None, max_examples=40)
 @given(labels=label_sets(), num_clients=st.integers(1, 7), seed=st.integers(0, 2**32 - 1))
-def test_every_row_belongs_to_exactly_one_client(make: Make, labels: Labels, num_clients: int, seed: int) -> None:
-    assert spread(make(num_clients).assign(labels, seed)) == list(range(len(labels.y)))
+def test_every_row_of_the_two_parts_belongs_to_exactly_one_client(
+    make: Make, labels: Labels, num_clients: int, seed: int
+) -> None:
+    assert spread(make(num_clients).assign(labels, seed)) == sorted(labels.rows)
 
 
 @pytest.mark.parametrize("make", DRAWN.values(), ids=DRAWN)
@@ -249,6 +257,14 @@ def test_another_seed_gives_other_clients(make: Make, seed: int) -> None:
     assert not same(make(7).assign(labels, 1).clients, make(7).assign(labels, seed).clients)
 
 
+@pytest.mark.parametrize(
+    "recipe", [ClassesPerClient(), Dirichlet(alpha=100), IID()], ids=lambda recipe: type(recipe).__name__
+)
+def test_every_client_gets_its_share_of_the_sets_own_test_part(recipe: Partition) -> None:
+    tests = [np.isin(own, MNIST.official_test).mean() for own in recipe.assign(MNIST, 0).clients]
+    assert tests == pytest.approx([1 / 7] * 20, abs=0.04)
+
+
 @pytest.mark.parametrize("make", DRAWN.values(), ids=DRAWN)
 def test_labels_are_left_as_they_were(make: Make) -> None:
     labels = with_counts([40] * 10, tests=100)
@@ -266,7 +282,7 @@ def test_power_law_with_one_class_per_client_has_the_sizes_it_asks_for(
     labels: Labels, n: int, exponent: float, seed: int
 ) -> None:
     clients = PowerLaw(num_clients=n, classes_per_client=1, exponent=exponent).assign(labels, seed).clients
-    assert [len(own) for own in clients] == sorted(power_law_sizes(len(labels.y), n, exponent), reverse=True)
+    assert [len(own) for own in clients] == sorted(power_law_sizes(len(labels.rows), n, exponent), reverse=True)
 
 
 @given(total=st.integers(20, 10**6), exponent=st.floats(1, 1.08))
@@ -330,7 +346,7 @@ def test_neighbouring_labels_are_handed_out_completely_where_a_client_holds_them
 ) -> None:
     recipe = ClassesPerClient(num_clients=n, classes_per_client=classes, size_min=1, size_max=10**6)
     held = {(client + j) % labels.num_classes for client in range(n) for j in range(classes)}
-    assert spread(recipe.assign(labels, seed)) == np.flatnonzero(np.isin(labels.y, list(held))).tolist()
+    assert spread(recipe.assign(labels, seed)) == sorted(row for row in labels.rows if labels.y[row] in held)
 
 
 def test_a_range_that_no_draw_meets_is_refused_with_what_was_drawn() -> None:
@@ -439,13 +455,14 @@ def test_iid_clients_have_all_classes_in_like_shares() -> None:
     assert shares == pytest.approx(np.full((20, 10), 0.1), abs=0.025)
 
 
-@given(st.lists(st.sampled_from(["Lear", "Kent", "Fool"]), min_size=1, max_size=30))
-def test_natural_gives_each_owner_its_rows(owners: list[str]) -> None:
+@settings(deadline=None, max_examples=40)
+@given(labels=label_sets(), seed=st.integers(0, 99))
+def test_natural_gives_each_owner_its_rows_in_the_order_of_the_set(labels: Labels, seed: int) -> None:
+    owners = np.random.default_rng(seed).choice(["Lear", "Kent", "Fool"], len(labels.y))
     recipe = Natural(owners=owners)
-    clients = recipe.assign(with_counts([len(owners)], tests=0), 0).clients
     assert recipe.client_names == sorted(set(owners))
-    expected = [[row for row, owner in enumerate(owners) if owner == name] for name in recipe.client_names]
-    assert [own.tolist() for own in clients] == expected
+    expected = [[row for row in labels.rows if owners[row] == name] for name in recipe.client_names]
+    assert [own.tolist() for own in recipe.assign(labels, 0).clients] == expected
 
 
 # Refusals

@@ -68,7 +68,7 @@ def tail_split(rows: RowNumbers, test_fraction: float) -> tuple[RowNumbers, RowN
     On rows that were assigned class by class, the test part holds the classes that came last, and some of them may
     not occur in the training part at all. One row at least is left for training.
     """
-    # (1 - 0.9) * 10 is 0.9999999999999998 in floating point; the user meant 1.
+    # (1 - 0.9) * 30 is 2.9999999999999996 in floating point; the user meant 3.
     n_train = min(len(rows), max(1, math.floor((1 - test_fraction) * len(rows) + 1e-9)))
     return rows[:n_train], rows[n_train:]
 
