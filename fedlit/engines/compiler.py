@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BUILDER_VERSION = "1"
+BUILDER_VERSION = "2"
 """Part of the cache's key: raise it when the program builder changes what it builds."""
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
@@ -56,6 +56,17 @@ def repeat_while(
     # torch's hint of the carried values is a tuple of one
     out = while_loop_op(unfinished, body, (first.clone(), *carried), (*fixed, last))  # type: ignore[arg-type]
     return tuple(out[1:])
+
+
+def unread_inputs(function: Callable[..., Any], args: Sequence[Tensor]) -> set[int]:
+    """Positions of the arguments that the function does not read, found by tracing it."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        graph = make_fx(function, tracing_mode="fake")(*args).graph
+    graph.eliminate_dead_code()
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    return {position for position, node in enumerate(inputs) if not node.users}
 
 
 def compile_program(program: Callable[..., tuple[Tensor, ...]], args: Sequence[Tensor]) -> Callable[..., Any]:

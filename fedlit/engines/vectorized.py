@@ -8,7 +8,7 @@ would not give the same bits.
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -51,12 +51,17 @@ def assign_lanes(steps: list[int], lanes: int) -> list[list[Job]]:
 class Task:
     """What the workers share while a cohort trains; they write different rows of `out`."""
 
-    start: Params
     context: Params
     plan: Callable[[int], BatchPlan]
     store: Store
     lr: Tensor
     out: Tensor
+    """(clients, D) what each client carries: as it starts, and, once it is done, as it ends."""
+
+    def for_one_thread(self) -> "Task":
+        """The same data under tensor objects of its own: threads that share one fight over its reference count."""
+        own = {name: value.detach() for name, value in self.store.items()}
+        return replace(self, store=own, lr=self.lr.clone())
 
 
 Run = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor]
@@ -73,14 +78,16 @@ class Worker:
         self.schedule = Schedule(
             torch.zeros(capacity, lanes, batch, dtype=torch.int64),
             like.new_zeros(capacity, lanes, batch),
-            torch.full((capacity, lanes), -1),
+            torch.zeros(capacity, lanes, dtype=torch.int64),
         )
+        self._arrays = [part.numpy() for part in self.schedule if part is not None]
         self.ticks = torch.split(torch.arange(capacity + 1), 1)
         self.weights = row_weights(batch).astype(self.schedule.row_weights.numpy().dtype)
 
     def train(self, timeline: list[list[Job]], task: Task) -> None:
         """Run every job of these lanes."""
-        capacity = len(self.schedule.step)
+        task = task.for_one_thread()
+        capacity = len(self.schedule.rows)
         waiting = [list(reversed(jobs)) for jobs in timeline]
         plans = {job.row: task.plan(job.row) for jobs in timeline for job in jobs}
         self.flat.zero_()  # idle lanes compute too; what they hold must stay finite
@@ -110,13 +117,13 @@ class Worker:
     def _load(self, waiting: list[list[Job]], lane: int, task: Task) -> None:
         if waiting[lane]:
             row = waiting[lane][-1].row
-            self.carried.write(self.flat[lane], task.start, row)
+            self.flat[lane].copy_(task.out[row])
             self.context.write(self.read[lane], task.context, row)
 
     def _fill(self, timeline: list[list[Job]], plans: dict[int, BatchPlan], window: int) -> None:
         """Write the steps [window, window + capacity) of every lane into the schedule."""
-        index, weights, step = (part.numpy() for part in self.schedule)
-        step.fill(-1)
+        index, weights, step = self._arrays
+        weights.fill(0.0)  # a lane without a client is idle
         for lane, jobs in enumerate(timeline):
             for job in jobs:
                 first, last = max(job.start, window), min(job.end, window + len(step))
@@ -151,22 +158,22 @@ class VectorizedEngine(Engine):
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """All clients of the cohort; those with 0 steps keep what they start with."""
         carried = self._carried(client, cohort, phase)
+        layout = Layout.of(carried, stacked=True)
         context = {k: v for k, v in client.context(cohort).items() if f"state.{k}" not in carried}
         like = next(iter(cohort.received.values()))
         steps = cohort.steps.tolist()
         task = Task(
-            start=carried,
             context=context,
             plan=self.planner(client, cohort, data),
             store=data.store,
             lr=like.new_tensor(cohort.lr),
-            out=Layout.of(carried, stacked=True).join(carried),
+            out=layout.join(carried),
         )
-        crew = self._crew(client, phase, task)
+        crew = self._crew(client, phase, layout, task)
         timeline = assign_lanes(steps, self.lanes * self.workers)
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
         self._run(crew, shares, task)
-        return self._fill_cohort(cohort, Layout.of(carried, stacked=True).split(task.out))
+        return self._fill_cohort(cohort, layout.split(task.out))
 
     def _run(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
         """Every worker its share: in threads where the program is compiled, whose entry releases the GIL.
@@ -201,10 +208,10 @@ class VectorizedEngine(Engine):
         cohort.state |= under_prefix("state", carried)
         return cohort
 
-    def _crew(self, client: Client, phase: Phase, task: Task) -> list[Worker]:
+    def _crew(self, client: Client, phase: Phase, carried: Layout, task: Task) -> list[Worker]:
         """The workers of a phase; built, and their program compiled, in the first round."""
         if phase not in self._crews:
-            carried, context = Layout.of(task.start, stacked=True), Layout.of(task.context, stacked=True)
+            context = Layout.of(task.context, stacked=True)
             program = LocalProgram(client, phase, self.rows, self.lanes, carried, context)
             shape = (self.capacity, client.batch_size, task.out)
             crew = [Worker(program.eager, self.lanes, carried, context, *shape) for _ in range(self.workers)]
@@ -222,9 +229,9 @@ def compiled_form(program: LocalProgram, worker: Worker, task: Task) -> Run:
     names = list(task.store)
     tensors = [task.store[name] for name in names]
     ticks = (worker.ticks[0], worker.ticks[1])
-    compiled = compile_program(
-        program.traceable(names), [worker.flat, worker.read, task.lr, *tensors, *worker.schedule, *ticks]
-    )
+    schedule = [part for part in worker.schedule if part is not None]
+    examples = [worker.flat, worker.read, task.lr, *tensors, *schedule, *ticks]
+    compiled = compile_program(program.traceable(task.store, examples), examples)
 
     def run(
         flat: Tensor, context: Tensor, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor
