@@ -4,6 +4,7 @@ It is not what outlives the round: that is `states.ClientStates`.
 """
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -75,6 +76,12 @@ class Cohort:
     def rate_sums(self) -> Tensor:
         """(clients,) the sum of the learning rates a client used, K_i * lr."""
         return self.steps * self.lr
+
+    @cached_property
+    def mean_loss(self) -> float:
+        """The task loss of the clients that trained, weighted by n_i; NaN where none did."""
+        sizes = (self.sizes * (self.steps > 0)).double()
+        return float((self.losses.nan_to_num() * sizes).sum() / sizes.sum())
 
     def model(self, name: str) -> Params:
         """Stacked: the whole-model state `name` as a parameter dict."""

@@ -36,12 +36,13 @@ def round_columns(client: Client, *, validated: bool, local: bool) -> list[str]:
     ]
 
 
-def round_metrics(cohort: Cohort, client: Client, loss: float) -> dict[str, float]:
+def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     """What is known of every round without evaluating a model."""
     reports = cohort.reports
     share = cohort.sizes.double() / cohort.sizes[reports].sum()
     distance = stacked_sq_norm(subtract(cohort.params, cohort.received))
-    values = {"train/loss": loss, "train/lr": cohort.lr, "distance/mean": float(distance[reports].double().mean())}
+    values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr}
+    values["distance/mean"] = float(distance[reports].double().mean())
     for user, largest in (("min_user", False), ("max_user", True)):
         k = cohort.extreme(largest=largest)
         values |= {f"{user}/weight": float(cohort.weights[k]), f"{user}/size_share": float(share[k])}

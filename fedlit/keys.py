@@ -7,6 +7,7 @@ upper words of its counter address the stream directly, without the hashing of a
 """
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -24,9 +25,28 @@ class Purpose(IntEnum):
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:
     """A generator of its own for (seed, round, client, purpose, index), wherever and whenever it is asked for."""
-    key = np.array([seed, (round << 32) | client], dtype=np.uint64)
-    counter = np.array([0, 0, index, purpose], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=counter))
+    return Stream().at(seed, purpose, round=round, client=client, index=index)
+
+
+class Stream:
+    """One generator that is moved from key to key: 3 instead of 16 microseconds each, for draws in a round.
+
+    It gives what `generator` gives for the same key. Only the last answer of `at` is valid, and in one thread.
+    """
+
+    def __init__(self) -> None:
+        self._philox = np.random.Philox(key=0)
+        self._state: Any = self._philox.state
+        self._generator = np.random.Generator(self._philox)
+
+    def at(
+        self, seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0
+    ) -> np.random.Generator:
+        """The generator, at the beginning of the stream with this key."""
+        self._state["state"]["key"][:] = (seed, (round << 32) | client)
+        self._state["state"]["counter"][:] = (0, 0, index, purpose)
+        self._philox.state = self._state  # also empties the buffer: the saved state's is
+        return self._generator
 
 
 def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0) -> int:

@@ -36,7 +36,7 @@ from fedlit.history import (
     round_metrics,
     user_records,
 )
-from fedlit.keys import Purpose, generator
+from fedlit.keys import Purpose, Stream
 from fedlit.params import Params, clone, expand, with_prefix
 from fedlit.run import RunFolder
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradient, server_step
@@ -90,6 +90,7 @@ class FederatedLoop(_FitLoop):
         self.best = Best()
         self.first_risk: float | None = None
         self.choice: Choice | None = None
+        self._stream = Stream()
         self._ready = False
         self._postponed: list[Callable[[], None]] = []
 
@@ -128,14 +129,15 @@ class FederatedLoop(_FitLoop):
         chosen, reporting = selection.train, set(selection.report)
         received = expand(self.global_params(), len(chosen))
         buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
-        planned = self.client.planned_steps(sizes[chosen].numpy())
-        steps = self.client.local_work(planned, generator(options.seed, Purpose.WORK, round=round))
+        own_sizes = sizes[chosen]
+        planned = self.client.planned_steps(own_sizes.numpy())
+        steps = self.client.local_work(planned, self._stream.at(options.seed, Purpose.WORK, round=round))
         return Cohort(
             round=round,
             clients=chosen,
             reports=torch.tensor([client in reporting for client in chosen]),
             population=self.data.num_clients,
-            sizes=sizes[chosen],
+            sizes=own_sizes,
             steps=torch.from_numpy(steps),
             lr=self.client.rate(round),
             received=received,
@@ -179,7 +181,7 @@ class FederatedLoop(_FitLoop):
             )
         if not bool((cohort.steps > 0).any()):
             return
-        risk = mean_loss(cohort)
+        risk = cohort.mean_loss
         self.first_risk = risk if self.first_risk is None else self.first_risk
         limit = self.options.divergence_factor * self.first_risk
         if risk > limit:
@@ -195,7 +197,7 @@ class FederatedLoop(_FitLoop):
     def measure(self, cohort: Cohort | None, started: float, trained: float) -> None:
         """Metrics of the round, to the history, the run folder, callbacks and loggers."""
         due = self.is_due()
-        values = round_metrics(cohort, self.client, mean_loss(cohort)) if cohort is not None else {}
+        values = round_metrics(cohort, self.client) if cohort is not None else {}
         evaluated = time.perf_counter()
         records = self.evaluate(cohort, values) if due else None
         now = time.perf_counter()
@@ -410,13 +412,6 @@ class FederatedLoop(_FitLoop):
             call._call_callback_hooks(self.trainer, f"on_validation_{hook}")
             call._call_lightning_module_hook(self.trainer, f"on_validation_{hook}")
         self.trainer.training = True
-
-
-def mean_loss(cohort: Cohort) -> float:
-    """The cohort's task loss, weighted by n_i; clients that took no step are left out."""
-    trained = cohort.steps > 0
-    sizes = cohort.sizes[trained].double()
-    return float((cohort.losses[trained].double() * sizes).sum() / sizes.sum())
 
 
 def check_same_engine(recorded: dict[str, Any], request: Request) -> None:

@@ -1,5 +1,6 @@
 """What engines share: their contract and the plan of a client's mini-batches."""
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedlit.client import Client, Phase
 from fedlit.cohort import Cohort
-from fedlit.keys import Purpose, generator
+from fedlit.keys import Purpose, Stream
 
 Store = dict[str, Tensor]
 Rows = Callable[[Store, Tensor], tuple[Tensor, Tensor]]
@@ -29,12 +30,20 @@ class TrainData(Protocol):
         """Row numbers of each client's training samples."""
 
 
+class _OneStreamEach(threading.local):
+    """A stream of draws for each thread."""
+
+    def __init__(self) -> None:
+        self.stream = Stream()
+
+
 class Engine:
     """Runs local training; the only place in which training steps happen."""
 
     def __init__(self, seed: int, rows: Rows) -> None:
         self.seed = seed
         self.rows = rows
+        self._threads = _OneStreamEach()
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """One local solve of every client: fills `params`, `buffers`, `losses` and carried states of the cohort."""
@@ -49,7 +58,7 @@ class Engine:
         per_epoch, steps = client.batches_per_epoch(cohort.sizes.numpy()).tolist(), cohort.steps.tolist()
 
         def plan(k: int) -> BatchPlan:
-            rng = generator(self.seed, Purpose.BATCHES, round=cohort.round, client=cohort.clients[k])
+            rng = self._threads.stream.at(self.seed, Purpose.BATCHES, round=cohort.round, client=cohort.clients[k])
             return plan_batches(rng, data.train[k].numpy(), steps[k], client.batch_size, per_epoch[k])
 
         return plan
@@ -87,7 +96,9 @@ def row_weights(size: int) -> np.ndarray:
 
 def check_finite(cohort: Cohort) -> int | None:
     """Position of the first client whose loss or parameters are not finite, or None."""
+    if all(bool(torch.isfinite(value).all()) for value in (cohort.losses[cohort.steps > 0], *cohort.params.values())):
+        return None
     bad = ~torch.isfinite(cohort.losses) & (cohort.steps > 0)
     for value in cohort.params.values():
         bad |= ~torch.isfinite(value.flatten(1)).all(1)
-    return int(torch.nonzero(bad)[0]) if bool(bad.any()) else None
+    return int(torch.nonzero(bad)[0])

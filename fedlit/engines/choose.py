@@ -156,7 +156,7 @@ def _lanes(net: nn.Module, planned: np.ndarray, per_round: int, workers: int, co
     if not _is_small(net):
         return 1
     longest = np.quantile(planned, 1 - 1 / (per_round + 1))
-    return int(np.clip(round(per_round * planned.mean() / longest / workers), 1, 4))
+    return int(np.clip(np.ceil(per_round * planned.mean() / longest / workers), 1, 5))
 
 
 def _is_small(net: nn.Module) -> bool:

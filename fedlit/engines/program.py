@@ -6,7 +6,7 @@ another. The program runs steps t0 to t1 of every lane; clients are swapped betw
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ class Layout:
     """Where named tensors lie in a flat row."""
 
     shapes: dict[str, tuple[int, ...]]
+    skipped: frozenset[str] = frozenset()
+    """Tensors that nobody reads: their place stays, but `write` leaves it alone."""
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, stacked: bool = False) -> "Layout":
@@ -49,10 +51,11 @@ class Layout:
         return torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in self.shapes], 1)
 
     def write(self, row: Tensor, tensors: Mapping[str, Tensor], k: int) -> None:
-        """Copy the k-th entry of stacked tensors into one flat row."""
+        """Copy the k-th entry of stacked tensors into one flat row, but for those named in `skipped`."""
         start = 0
         for name, size in zip(self.shapes, self.sizes, strict=True):
-            row[start : start + size].copy_(tensors[name][k].reshape(-1))
+            if name not in self.skipped:
+                row[start : start + size].copy_(tensors[name][k].reshape(-1))
             start += size
 
 
@@ -88,7 +91,7 @@ class LocalProgram:
         self.rows = rows
         self.lanes = lanes
         self.carried = carried
-        self.context = context
+        self.context = self.context_read = context
 
     def update(self, carried: Params, context: Params, batch: Batch, number: Tensor | None, lr: Tensor) -> Params:
         """One local step of one client: everything in, everything out."""
@@ -178,6 +181,8 @@ class LocalProgram:
             lambda t, *args: one_step(t, args[: len(names)], dict(zip(fixed, args[len(names) :], strict=True))),
             [t0, *start.values(), *fixed.values()],
         )
+        skipped = frozenset(name for k, name in enumerate(reads, 1 + len(names)) if k in unread)
+        self.context_read = replace(self.context, skipped=skipped)
         kept = [name for position, name in enumerate(fixed_names, 1 + len(names)) if position not in unread]
 
         def program(flat: Tensor, context: Tensor, *rest: Tensor) -> tuple[Tensor]:
