@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,19 +39,19 @@ def round_columns(client: Client, *, validated: bool, local: bool) -> list[str]:
 
 def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     """What is known of every round without evaluating a model."""
-    reports = cohort.reports
-    share = cohort.sizes.double() / cohort.sizes[reports].sum()
-    distance = stacked_sq_norm(subtract(cohort.params, cohort.received))
+    reports = cohort.reports.numpy()
+    sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
+    distance = stacked_sq_norm(subtract(cohort.params, cohort.received)).numpy()[reports]
     values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr}
-    values["distance/mean"] = float(distance[reports].double().mean())
+    values["distance/mean"] = float(distance.mean(dtype=np.float64))
     for user, largest in (("min_user", False), ("max_user", True)):
         k = cohort.extreme(largest=largest)
-        values |= {f"{user}/weight": float(cohort.weights[k]), f"{user}/size_share": float(share[k])}
+        values |= {f"{user}/weight": float(weights[k]), f"{user}/size_share": float(sizes[k] / sizes[reports].sum())}
     if "dual" in cohort.state:
-        dual = cohort.state["dual"][reports].double()
+        dual = cohort.state["dual"].numpy()[reports].astype(np.float64)
         values |= {"dual/mean": float(dual.mean()), "dual/min": float(dual.min()), "dual/max": float(dual.max())}
     if "tolerance" in cohort.state:
-        values["tolerance/mean"] = float(cohort.state["tolerance"][reports].double().mean())
+        values["tolerance/mean"] = float(cohort.state["tolerance"].numpy()[reports].mean(dtype=np.float64))
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
     return values | {

@@ -7,6 +7,7 @@ It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints f
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -107,7 +108,8 @@ class FederatedLoop(_FitLoop):
     def play_round(self) -> None:
         """The phases of a round, in order."""
         started = time.perf_counter()
-        cohort = self.gather()
+        z = self.global_params()
+        cohort = self.gather(z)
         self.call("on_cohort_start", cohort)
         for phase in self.client.phases():
             self.engine.train(self.client, cohort, self.data.load(cohort.round, cohort.clients), phase)
@@ -115,19 +117,19 @@ class FederatedLoop(_FitLoop):
         self.stop_if_diverged(cohort)
         self.call("on_cohort_trained", cohort)
         step = self.weigh(cohort)
-        cohort.pseudo_gradient = pseudo_gradient(self.global_params(), cohort, step)
+        cohort.pseudo_gradient = pseudo_gradient(z, cohort, step)
         self.call("on_pseudo_gradient", cohort)
         call._call_callback_hooks(self.trainer, "on_before_optimizer_step", self.trainer.optimizers[0])
         self.commit(cohort)
         self.call("on_server_step_end", cohort)
         self.measure(cohort, started, trained)
 
-    def gather(self) -> Cohort:
+    def gather(self, z: Params) -> Cohort:
         """Who trains, what they received, what they kept."""
         round, options, sizes = self.rounds_done, self.options, self.data.sizes
         selection = options.sampler.select(options.seed, round, sizes.numpy(), options.clients_per_round)
         chosen, reporting = selection.train, set(selection.report)
-        received = expand(self.global_params(), len(chosen))
+        received = expand(z, len(chosen))
         buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
         own_sizes = sizes[chosen]
         planned = self.client.planned_steps(own_sizes.numpy())
@@ -179,9 +181,9 @@ class FederatedLoop(_FitLoop):
                 round=number,
                 client=who,
             )
-        if not bool((cohort.steps > 0).any()):
-            return
         risk = cohort.mean_loss
+        if math.isnan(risk):  # nobody trained
+            return
         self.first_risk = risk if self.first_risk is None else self.first_risk
         limit = self.options.divergence_factor * self.first_risk
         if risk > limit:
@@ -401,7 +403,7 @@ class FederatedLoop(_FitLoop):
     def _publish(self, values: dict[str, float]) -> None:
         """To callbacks (callback_metrics) and loggers, with the round as explicit step."""
         connector = self.trainer._logger_connector
-        tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+        tensors = dict(zip(values, torch.tensor(list(values.values()), dtype=torch.float64).unbind(), strict=True))
         connector._callback_metrics.update(tensors)
         connector.log_metrics(dict(tensors), step=self.rounds_done)
 

@@ -96,7 +96,8 @@ def row_weights(size: int) -> np.ndarray:
 
 def check_finite(cohort: Cohort) -> int | None:
     """Position of the first client whose loss or parameters are not finite, or None."""
-    if all(bool(torch.isfinite(value).all()) for value in (cohort.losses[cohort.steps > 0], *cohort.params.values())):
+    losses = cohort.losses.numpy()[cohort.steps.numpy() > 0]
+    if all(np.isfinite(value).all() for value in (losses, *(value.numpy() for value in cohort.params.values()))):
         return None
     bad = ~torch.isfinite(cohort.losses) & (cohort.steps > 0)
     for value in cohort.params.values():

@@ -9,7 +9,8 @@ from fedlit.params import Params, scale, subtract, weighted_mean
 
 def pseudo_gradient(global_params: Params, cohort: Cohort, step: float) -> Params:
     """step * (z - sum_i w_i x_i)."""
-    return scale(subtract(global_params, weighted_mean(cohort.params, cohort.weights)), step)
+    moved = subtract(global_params, weighted_mean(cohort.params, cohort.weights))
+    return moved if step == 1 else scale(moved, step)
 
 
 def server_step(net: nn.Module, optimizer: torch.optim.Optimizer, gradient: Params) -> None:
@@ -22,6 +23,8 @@ def server_step(net: nn.Module, optimizer: torch.optim.Optimizer, gradient: Para
 
 def averaged_buffers(cohort: Cohort) -> Params:
     """Float buffers are averaged with the weights; integer ones (counters) are those of the first reporting client."""
+    if not cohort.buffers:
+        return {}
     first = int(torch.nonzero(cohort.reports)[0])
     return {name: _average(value, cohort.weights, first) for name, value in cohort.buffers.items()}
 
