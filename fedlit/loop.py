@@ -7,7 +7,6 @@ It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints f
 """
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -24,9 +23,8 @@ from torch import Tensor
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
-from fedlit.engines.base import check_finite
-from fedlit.engines.choose import Choice, Request, choose, make_engine
-from fedlit.errors import DivergedError, ResumeError
+from fedlit.divergence import check_divergence
+from fedlit.engines.choose import Choice, Request, check_same_engine, choose, make_engine
 from fedlit.evaluate import Evaluator
 from fedlit.history import (
     Best,
@@ -114,7 +112,7 @@ class FederatedLoop(_FitLoop):
         for phase in self.client.phases():
             self.engine.train(self.client, cohort, self.data.load(cohort.round, cohort.clients), phase)
         trained = time.perf_counter()
-        self.stop_if_diverged(cohort)
+        self.first_risk = check_divergence(cohort, self.first_risk, self.options.divergence_factor)
         self.call("on_cohort_trained", cohort)
         step = self.weigh(cohort)
         cohort.pseudo_gradient = pseudo_gradient(z, cohort, step)
@@ -167,34 +165,6 @@ class FederatedLoop(_FitLoop):
         self.evaluator.changed(cohort.clients)
         self.rounds_done += 1
         self._count_round()
-
-    def stop_if_diverged(self, cohort: Cohort) -> None:
-        """Before anything is kept: a client that left the finite numbers, or an exploded mean risk, ends the run."""
-        bad = check_finite(cohort)
-        number = cohort.round + 1
-        advice = "No checkpoint holds this round. Lower model.lr, or set model.clip, and start anew."
-        if bad is not None:
-            who = cohort.clients[bad]
-            raise DivergedError(
-                f"Round {number}: client {who} diverged (loss {float(cohort.losses[bad]):g}, weights or loss not "
-                f"finite). {advice}",
-                round=number,
-                client=who,
-            )
-        risk = cohort.mean_loss
-        if math.isnan(risk):  # nobody trained
-            return
-        self.first_risk = risk if self.first_risk is None else self.first_risk
-        limit = self.options.divergence_factor * self.first_risk
-        if risk > limit:
-            who = cohort.clients[int(cohort.losses.nan_to_num(nan=-torch.inf).argmax())]
-            raise DivergedError(
-                f"Round {number}: the mean training loss is {risk:g}, above {self.options.divergence_factor:g} times "
-                f"the first round's {self.first_risk:g}; client {who} has the largest. {advice} To allow more, raise "
-                "trainer.divergence_factor.",
-                round=number,
-                client=who,
-            )
 
     def measure(self, cohort: Cohort | None, started: float, trained: float) -> None:
         """Metrics of the round, to the history, the run folder, callbacks and loggers."""
@@ -414,14 +384,3 @@ class FederatedLoop(_FitLoop):
             call._call_callback_hooks(self.trainer, f"on_validation_{hook}")
             call._call_lightning_module_hook(self.trainer, f"on_validation_{hook}")
         self.trainer.training = True
-
-
-def check_same_engine(recorded: dict[str, Any], request: Request) -> None:
-    """A resumed run keeps the engine it began with: another one would not give the same bits."""
-    for name in ("engine", "lanes", "workers", "compiled"):
-        asked, had = getattr(request, name), recorded["choice"][name]
-        if asked not in (None, "auto", had, recorded["request"][name]):
-            raise ResumeError(
-                f"trainer.{name} is {asked}, but the run to resume used {had}, and another value would not give the "
-                f"same bits. Leave trainer.{name} out, or start anew in another folder (--run DIR)."
-            )

@@ -21,9 +21,9 @@ from fedlit.checkpoint import RunCheckpoint, find_checkpoint
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
-from fedlit.engines.choose import EngineName, Request
+from fedlit.engines.choose import EngineName, Request, check_same_engine
 from fedlit.errors import ConfigError, RunError, nearest, require
-from fedlit.loop import FederatedLoop, RoundOptions, check_same_engine
+from fedlit.loop import FederatedLoop, RoundOptions
 from fedlit.progress import RoundProgressBar, show_lines
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.run import RunFolder

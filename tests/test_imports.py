@@ -17,7 +17,7 @@ LEVELS = {
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "data", "models", "metrics", "run"), 3),
-    **dict.fromkeys(("evaluate", "history", "summary", "settings", "progress", "rules"), 4),
+    **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules"), 4),
     "loop": 5,
     "checkpoint": 6,
     "trainer": 7,

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedlit.client import Client, Phase
@@ -92,14 +91,3 @@ def row_weights(size: int) -> np.ndarray:
     """(size + 1, size): line n holds 1/n for the first n rows and 0 for the padding."""
     counts = np.arange(size + 1)[:, None]
     return np.where(np.arange(size) < counts, 1.0 / np.maximum(counts, 1), 0.0)
-
-
-def check_finite(cohort: Cohort) -> int | None:
-    """Position of the first client whose loss or parameters are not finite, or None."""
-    losses = cohort.losses.numpy()[cohort.steps.numpy() > 0]
-    if all(np.isfinite(value).all() for value in (losses, *(value.numpy() for value in cohort.params.values()))):
-        return None
-    bad = ~torch.isfinite(cohort.losses) & (cohort.steps > 0)
-    for value in cohort.params.values():
-        bad |= ~torch.isfinite(value.flatten(1)).all(1)
-    return int(torch.nonzero(bad)[0])

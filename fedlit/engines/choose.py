@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from fedlit.engines.base import Engine, Rows
 from fedlit.engines.compiler import missing_compiler
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
+from fedlit.errors import ResumeError
 
 EngineName = Literal["auto", "sequential", "vectorized"]
 
@@ -81,6 +82,17 @@ def choose(
         if not compiled and not _is_small(client.net):
             return _sequential(no_compiler or "the eager form is slower on this network", threads)
     return _vectorized(request, client, planned, per_round, compiled, threads, no_compiler or work)
+
+
+def check_same_engine(recorded: dict[str, Any], request: Request) -> None:
+    """A resumed run keeps the engine it began with: another one would not give the same bits."""
+    for name in ("engine", "lanes", "workers", "compiled"):
+        asked, had = getattr(request, name), recorded["choice"][name]
+        if asked not in (None, "auto", had, recorded["request"][name]):
+            raise ResumeError(
+                f"trainer.{name} is {asked}, but the run to resume used {had}, and another value would not give the "
+                f"same bits. Leave trainer.{name} out, or start anew in another folder (--run DIR)."
+            )
 
 
 def make_engine(choice: Choice, seed: int, rows: Rows) -> Engine:
