@@ -13,7 +13,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.synthetic import Synthetic
 from fedlit.data.tensor import TensorData
 from fedlit.loop import FederatedLoop
-from fedlit.models import MLP, LeNet, Softmax
+from fedlit.models import MLP, CharLSTM, DigitNet, LeNet, ResNet18, ResNet20, Softmax
 from fedlit.server.base import ServerCallback
 from fedlit.server.optimizers import SGD
 from fedlit.server.sampling import AllSampler, FixedSampler, SizeSampler, UniformSampler
@@ -29,9 +29,11 @@ __all__ = [
     "SGD",
     "AllSampler",
     "Batch",
+    "CharLSTM",
     "Client",
     "ClientStates",
     "Cohort",
+    "DigitNet",
     "Dual",
     "FedAvg",
     "FedBC",
@@ -42,6 +44,8 @@ __all__ = [
     "FixedSampler",
     "LeNet",
     "Phase",
+    "ResNet18",
+    "ResNet20",
     "Samples",
     "ServerCallback",
     "SizeSampler",
