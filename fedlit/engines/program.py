@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
@@ -50,12 +51,12 @@ class Layout:
         """The inverse of `split`."""
         return torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in self.shapes], 1)
 
-    def write(self, row: Tensor, tensors: Mapping[str, Tensor], k: int) -> None:
-        """Copy the k-th entry of stacked tensors into one flat row, but for those named in `skipped`."""
+    def write(self, row: np.ndarray, arrays: Mapping[str, np.ndarray], k: int) -> None:
+        """Copy the k-th entry of stacked arrays into one flat row, but for those named in `skipped`."""
         start = 0
         for name, size in zip(self.shapes, self.sizes, strict=True):
             if name not in self.skipped:
-                row[start : start + size].copy_(tensors[name][k].reshape(-1))
+                row[start : start + size] = arrays[name][k].reshape(-1)
             start += size
 
 

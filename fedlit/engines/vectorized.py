@@ -64,6 +64,11 @@ class Task:
         """`out` as an array, without a copy."""
         return self.out.numpy()
 
+    @cached_property
+    def context_arrays(self) -> dict[str, np.ndarray]:
+        """`context` as arrays, without a copy."""
+        return {name: value.numpy() for name, value in self.context.items()}
+
     def for_one_thread(self) -> "Task":
         """The same data under tensor objects of its own: threads that share one fight over its reference count."""
         own = {name: value.detach() for name, value in self.store.items()}
@@ -81,6 +86,7 @@ class Worker:
         self.carried, self.context = carried, context
         self.flat = like.new_zeros(lanes, sum(carried.sizes))
         self.read = like.new_zeros(lanes, sum(context.sizes))
+        self._read_rows = self.read.numpy()
         self.schedule = Schedule(
             torch.zeros(capacity, lanes, batch, dtype=torch.int64),
             like.new_zeros(capacity, lanes, batch),
@@ -124,7 +130,7 @@ class Worker:
         if waiting[lane]:
             row = waiting[lane][-1].row
             self.flat.numpy()[lane] = task.rows[row]
-            self.context.write(self.read[lane], task.context, row)
+            self.context.write(self._read_rows[lane], task.context_arrays, row)
 
     def _fill(self, timeline: list[list[Job]], plans: dict[int, BatchPlan], window: int) -> None:
         """Write the steps [window, window + capacity) of every lane into the schedule."""
