@@ -60,7 +60,7 @@ class RoundProgressBar(ProgressBar):
             self._bar.update(self._task, completed=done, shown=shown(trainer.callback_metrics))
         elif self._enabled and (done == trainer.max_epochs or self._line_is_due()):
             self._console.print(
-                f"round {done}/{trainer.max_epochs}  {shown(trainer.callback_metrics)}", highlight=False
+                f"round {done}/{trainer.max_epochs}  {shown(trainer.callback_metrics)}", highlight=False, soft_wrap=True
             )
 
     def _line_is_due(self) -> bool:
