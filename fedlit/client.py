@@ -174,10 +174,6 @@ class Client(LightningModule):
         """The weighting that holds unless the trainer is given one: a name or a Weighting."""
         return self.weights
 
-    def personal_model(self) -> str:
-        """Which kept model is the personalised one; `local` is the client's model after its last training."""
-        return "local"
-
     def traffic(self) -> tuple[int, int]:
         """Numbers sent to and from a client in a round: (down, up); by default the model each way."""
         count = sum(value.numel() for value in self.net.state_dict().values())

@@ -45,9 +45,10 @@ class SequentialEngine(Engine):
         with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
             torch.manual_seed(torch_seed(self.seed, Purpose.DROPOUT, round=cohort.round, client=cohort.clients[k]))
             for step in range(len(plan.counts)):
-                params = client.local_params
+                params = clone(client.local_params)
+                load(client.net, optimizer.point(params, memory))
                 output = client.run_step(phase.step_method, self._batch(client, store, plan, step), step)
-                grads = gradients(output, params)
+                grads = gradients(output, client.local_params)
                 with torch.no_grad():
                     moved, memory = optimizer.step(params, grads, memory, cohort.lr)
                     load(client.net, moved)

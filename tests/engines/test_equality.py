@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from fedlit import MLP, Client, FedAvg, FedBC, FedProx
+from fedlit.local import LocalSGD
+from fedlit.params import Params
 from tests.problems import (
     CLASSES,
     FEATURES,
@@ -48,6 +50,21 @@ class CountsSteps(Client):
         return {"loss": task * self.total, "task": task, "total": self.total * 0.9 + batch_idx}
 
 
+class LooksAhead(LocalSGD):
+    """Takes the gradient where the momentum is heading, not where the parameters are."""
+
+    def point(self, params: Params, state: Params) -> Params:
+        return {name: value - 0.03 * state[name] for name, value in params.items()}
+
+
+class FedNesterov(FedAvg):
+    """A client whose local optimiser has a point of its own."""
+
+    def local_optimizer(self) -> LocalSGD:
+        return LooksAhead(momentum=0.5)
+
+
+MAKERS["gradient_elsewhere"] = lambda: FedNesterov(tiny_net(), **LOCAL)
 MAKERS["carried_state"] = lambda: CountsSteps(tiny_net(), lr=0.01, batch_size=4, local_epochs=1)
 
 
@@ -59,6 +76,15 @@ def reference() -> dict[str, tuple[dict[str, Tensor], dict[str, Tensor], list[fl
         trainer = run(make())
         answers[name] = (weights_of(trainer), kept_rows(trainer), trainer.loop.history.series("train/loss")[1])
     return answers
+
+
+def test_gradient_is_taken_at_the_optimisers_point(reference) -> None:
+    class Heavy(FedAvg):
+        def local_optimizer(self) -> LocalSGD:
+            return LocalSGD(momentum=0.5)
+
+    at_the_parameters = weights_of(run(Heavy(tiny_net(), **LOCAL)))
+    assert largest_difference(reference["gradient_elsewhere"][0], at_the_parameters) > 1e-4
 
 
 @pytest.mark.parametrize("maker", MAKERS)
