@@ -4,7 +4,8 @@ import fedlit  # isort: skip
 
 import os
 import shlex
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,3 +89,11 @@ def refusal(call: Call, workplace: Path) -> Callable[..., str]:
         return answer.err
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def wandb_ends_with_its_test() -> Iterator[None]:
+    """W&B reads its environment once and keeps it: the next test must not get this one's."""
+    yield
+    if "wandb" in sys.modules:
+        sys.modules["wandb"].teardown()
