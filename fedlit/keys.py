@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     WORK = 4
     DATA = 5
     SPLIT = 6
+    EVALUATE = 7
 
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:

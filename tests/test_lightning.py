@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from pytorch_lightning import Trainer
 from pytorch_lightning.callbacks import (
     Callback,
@@ -42,6 +41,7 @@ from fedlit import (
     TensorData,
 )
 from fedlit.cohort import Selection
+from fedlit.data.partition.base import Parts
 from fedlit.errors import ConfigError, FedlitError
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS
 from fedlit.run import read_metrics
@@ -501,10 +501,11 @@ def test_sampler_all_takes_everyone_whatever_clients_per_round_says() -> None:
 class WithAnEmptyClient(FederatedDataModule):
     """Client 0 has no samples at all."""
 
-    def build(self) -> tuple[dict[str, Tensor], list[NDArray[np.int64]]]:
+    def build(self) -> tuple[dict[str, Tensor], Parts]:
         rng = np.random.default_rng(0)
         x, y = rng.normal(size=(40, FEATURES)).astype(np.float32), rng.integers(CLASSES, size=40)
-        return {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, [np.arange(0), np.arange(20), np.arange(20, 40)]
+        clients = [np.arange(0), np.arange(20), np.arange(20, 40)]
+        return {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, Parts(clients)
 
 
 def test_round_of_clients_without_data_leaves_the_model_as_it_is() -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import fedlit.evaluate
 from fedlit import FedAvg, FederatedDataModule, Softmax
+from fedlit.data.partition.base import Parts
 from fedlit.evaluate import Evaluator
 from fedlit.history import extreme_user_metrics
 from fedlit.metrics import UserScores, by_user, distribution, entropy, first_round_at, gini
@@ -139,10 +140,10 @@ def test_min_and_max_user_are_the_cohorts_by_size_and_ties_go_to_the_lowest_id(u
 class Overlapping(FederatedDataModule):
     """Client 1 shares rows with client 0, client 2 has a single row and so no test."""
 
-    def build(self) -> tuple[dict[str, Tensor], list[NDArray[np.int64]]]:
+    def build(self) -> tuple[dict[str, Tensor], Parts]:
         rng = np.random.default_rng(3)
         store = {"x": torch.from_numpy(rng.normal(size=(40, 5))), "y": torch.from_numpy(rng.integers(3, size=40))}
-        return store, [np.arange(25), np.arange(15, 39), np.array([39])]
+        return store, Parts([np.arange(25), np.arange(15, 39), np.array([39])])
 
 
 class Counting(FedAvg):

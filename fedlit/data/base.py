@@ -5,25 +5,25 @@ and metrics ask for row numbers (`load`) and turn them into samples (`rows`) ins
 file draws nothing but the split of a client's rows, and knows neither models nor rounds of training.
 """
 
-import hashlib
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from fedlit import keys
+from fedlit.data.partition.base import Parts, RowNumbers
+from fedlit.data.split import Shares, Split, evaluated_part, little_endian, partition_hash, split, union
 from fedlit.errors import DataError, require
 from fedlit.keys import Purpose
 
-Store = dict[str, Tensor]  # 'x' (rows, ...) and 'y' (rows,) int64
-RowNumbers = NDArray[np.int64]
+Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows,) int64
+Vary = Callable[[RowNumbers, np.random.Generator], RowNumbers]
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,8 @@ class ClientData:
     train: list[Tensor]  # one int64 tensor per client, here and below
     val: list[Tensor]
     test: list[Tensor]
-
-
-@dataclass(frozen=True)
-class Split:
-    """The rows of one client, each in exactly one part."""
-
-    train: Tensor
-    val: Tensor
-    test: Tensor
+    adapt: list[Tensor]
+    vary: Vary | None = None  # draws the augmentation of a client's batches, given as row numbers
 
 
 class FederatedDataModule(LightningDataModule, ABC):
@@ -51,45 +44,97 @@ class FederatedDataModule(LightningDataModule, ABC):
     Args:
         test_fraction: share of each client's samples that is kept for testing
         val_fraction: share of the remaining training samples that is kept for validation; 0 for none
+        adapt_fraction: share of the then remaining ones that is kept for adapting personal models; 0 for none
+        split: how the test share is taken: shuffled, or tail, the last rows as they were assigned (see docs/data.md)
+        limit: for a quick try: keep at most so many samples in each part of each client
+        eval_clients: test on so many clients, drawn by the seed, instead of on all
+        eval_samples: test on at most so many samples of each client, drawn by the seed
         allow_empty: accept clients without training data, which then never train
         seed: governs the data and its split, apart from the seed of the training
     """
 
     def __init__(
-        self, *, test_fraction: float = 0.2, val_fraction: float = 0.1, allow_empty: bool = False, seed: int = 0
+        self,
+        *,
+        test_fraction: float = 0.2,
+        val_fraction: float = 0.1,
+        adapt_fraction: float = 0.0,
+        split: Literal["shuffled", "tail"] = "shuffled",
+        limit: int | None = None,
+        eval_clients: int | None = None,
+        eval_samples: int | None = None,
+        allow_empty: bool = False,
+        seed: int = 0,
     ) -> None:
         super().__init__()
-        check_fraction("test_fraction", test_fraction)
-        check_fraction("val_fraction", val_fraction)
+        self.shares = Shares(test_fraction, val_fraction, adapt_fraction, tail=split == "tail")
+        for name, value in (("limit", limit), ("eval_clients", eval_clients), ("eval_samples", eval_samples)):
+            require(value is None or value >= 1, f"data.{name} is {value}. Set it to 1 or more, or leave it out.")
         require(0 <= seed < 2**32, f"data.seed is {seed}. Set it to a whole number from 0 to 4294967295.")
-        self.test_fraction = test_fraction
-        self.val_fraction = val_fraction
+        self.limit = limit
+        self.eval_clients = eval_clients
+        self.eval_samples = eval_samples
         self.allow_empty = allow_empty
         self.seed = seed
         self._everyone: ClientData | None = None
+        self._groups: list[str] | None = None
+
+    # ---- what a data set may override ------------------------------------------------------------------------------
 
     @abstractmethod
-    def build(self) -> tuple[Store, list[RowNumbers]]:
+    def build(self) -> tuple[Store, Parts]:
         """The store, and for each client the numbers of its rows; clients may share rows."""
 
     def count_classes(self, store: Store) -> int:
         """How many classes there are; to be overridden where the data need not contain the last one."""
         return int(store["y"].max()) + 1
 
+    def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+        """(x, y) of the row numbers `index` (rows,). Traced into compiled programs: no branch on a value."""
+        return store["x"].index_select(0, index), store["y"].index_select(0, index)
+
+    def labels(self, store: Store, index: Tensor) -> Tensor:
+        """y of the row numbers `index`, without their x."""
+        return store["y"].index_select(0, index)
+
+    def count_rows(self, store: Store) -> int:
+        """Row numbers go from 0 up to, but not including, this."""
+        return len(store["x"])
+
+    vary: Vary | None = None
+    """Row numbers of batches and a generator -> row numbers that stand for augmented samples; none by default."""
+
+    # ---- setting up ------------------------------------------------------------------------------------------------
+
     def setup(self, stage: str | None = None) -> None:
         """Build and split the data; once, however often and for whatever stage Lightning calls it."""
         if self._everyone is not None:
             return
-        store, clients = self.build()
-        check_clients(clients, rows=len(store["y"]), allow_empty=self.allow_empty)
-        splits = [self._split(client, rows) for client, rows in enumerate(clients)]
+        store, parts = self.build()
+        check_clients(parts, rows=self.count_rows(store), allow_empty=self.allow_empty)
+        splits = [self._split(client, parts) for client in range(len(parts.clients))]
+        tested = self._tested(len(splits))
         self._everyone = ClientData(
-            store, train=[s.train for s in splits], val=[s.val for s in splits], test=[s.test for s in splits]
+            store,
+            train=[part.train for part in splits],
+            val=[part.val for part in splits],
+            test=[part.test if k in tested else part.test[:0] for k, part in enumerate(splits)],
+            adapt=[part.adapt for part in splits],
+            vary=self.vary,
         )
+        self._groups = parts.groups
 
-    def _split(self, client: int, rows: RowNumbers) -> Split:
-        generator = keys.generator(self.seed, Purpose.SPLIT, client=client)
-        return split(rows, self.test_fraction, self.val_fraction, generator)
+    def _split(self, client: int, parts: Parts) -> Split:
+        own = split(client, parts, self.shares, keys.generator(self.seed, Purpose.SPLIT, client=client))
+        own = own.limited(self.limit)
+        generator = keys.generator(self.seed, Purpose.EVALUATE, client=client)
+        return own.tested_on(evaluated_part(own.test, self.eval_samples, generator))
+
+    def _tested(self, clients: int) -> set[int]:
+        """The clients whose tests count."""
+        everyone = torch.arange(clients)
+        chosen = evaluated_part(everyone, self.eval_clients, keys.generator(self.seed, Purpose.EVALUATE, index=1))
+        return set(chosen.tolist())
 
     @property
     def everyone(self) -> ClientData:
@@ -99,9 +144,11 @@ class FederatedDataModule(LightningDataModule, ABC):
             raise DataError(f"{name} has not been built yet. Call setup() before asking for its clients or samples.")
         return self._everyone
 
+    # ---- what the rest of fedlit asks for --------------------------------------------------------------------------
+
     @property
     def store(self) -> Store:
-        """The whole data set: 'x' (rows, ...), 'y' (rows,) int64."""
+        """The whole data set, in the form that `rows` reads."""
         return self.everyone.store
 
     @property
@@ -116,8 +163,9 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """The shape of one x."""
-        return tuple(self.store["x"].shape[1:])
+        """The shape of one x, as a net gets it."""
+        x, _ = self.rows(self.store, torch.zeros(1, dtype=torch.int64))
+        return tuple(x.shape[1:])
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -127,7 +175,7 @@ class FederatedDataModule(LightningDataModule, ABC):
     @property
     def groups(self) -> list[str]:
         """For each client the name of its group (a domain, a kind of corruption); empty where there are none."""
-        return [""] * self.num_clients
+        return self._groups or [""] * self.num_clients
 
     @cached_property
     def global_test(self) -> Tensor:
@@ -142,7 +190,9 @@ class FederatedDataModule(LightningDataModule, ABC):
     @cached_property
     def partition_hash(self) -> str:
         """16 hex digits over row numbers, sizes and labels: equal partitions of equal labels have equal hashes."""
-        return partition_hash(self.everyone)
+        parts = [self.everyone.train, self.everyone.val, self.everyone.test, self.everyone.adapt, [self.global_test]]
+        rows = union([rows for part in parts for rows in part])
+        return partition_hash(parts, little_endian(self.labels(self.store, rows)))
 
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
         """What the clients `ids` bring to a round. Here it is the same in all; a fresh population overrides this."""
@@ -155,12 +205,9 @@ class FederatedDataModule(LightningDataModule, ABC):
             train=[everyone.train[client] for client in ids],
             val=[everyone.val[client] for client in ids],
             test=[everyone.test[client] for client in ids],
+            adapt=[everyone.adapt[client] for client in ids],
+            vary=everyone.vary,
         )
-
-    @staticmethod
-    def rows(store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
-        """(x, y) of the row numbers `index` (rows,). Traced into compiled programs: no branch on a value."""
-        return store["x"].index_select(0, index), store["y"].index_select(0, index)
 
     def cast(self, dtype: torch.dtype) -> None:
         """Hold floating-point samples in the model's dtype; pictures stay uint8."""
@@ -168,7 +215,7 @@ class FederatedDataModule(LightningDataModule, ABC):
             if value.is_floating_point():
                 self.store[name] = value.to(dtype)
 
-    def describe(self) -> dict[str, object]:
+    def describe(self) -> dict[str, Any]:
         """The partition in plain numbers, ready for JSON."""
         return {
             "name": type(self).__name__,
@@ -179,68 +226,32 @@ class FederatedDataModule(LightningDataModule, ABC):
             "clients": [self._describe_client(client) for client in range(self.num_clients)],
         }
 
-    def _describe_client(self, client: int) -> dict[str, object]:
-        train = self.everyone.train[client]
-        counts = torch.bincount(self.store["y"][train], minlength=self.num_classes)
+    def _describe_client(self, client: int) -> dict[str, Any]:
+        everyone = self.everyone
+        train = everyone.train[client]
+        counts = torch.bincount(self.labels(self.store, train), minlength=self.num_classes)
+        named = {"group": self.groups[client]} if self.groups[client] else {}
         return {
+            **named,
             "train": len(train),
-            "val": len(self.everyone.val[client]),
-            "test": len(self.everyone.test[client]),
+            "val": len(everyone.val[client]),
+            "test": len(everyone.test[client]),
+            **({"adapt": len(everyone.adapt[client])} if len(everyone.adapt[client]) else {}),
             "classes": counts.tolist(),
         }
 
 
-def split(rows: RowNumbers, test_fraction: float, val_fraction: float, generator: np.random.Generator) -> Split:
-    """Shuffle one client's rows and cut them in three; a client with two rows or more can be tested."""
-    n_test = share(len(rows), test_fraction, least=1)
-    n_val = share(len(rows) - n_test, val_fraction, least=0)
-    shuffled = torch.from_numpy(generator.permutation(rows))
-    test, val, train = shuffled.tensor_split((n_test, n_test + n_val))
-    return Split(train=train, val=val, test=test)
-
-
-def share(n: int, fraction: float, least: int) -> int:
-    """floor(n * fraction), raised to `least` unless the fraction is 0, with one of the n always left over."""
-    # 0.29 * 100 is 28.999999999999996 in floating point; the user meant 29.
-    wanted = math.floor(n * fraction + 1e-9)
-    return max(0, min(wanted if fraction == 0 else max(wanted, least), n - 1))
-
-
-def union(parts: list[Tensor]) -> Tensor:
-    """Every row number once, in ascending order."""
-    return torch.from_numpy(np.unique(torch.cat(parts).numpy()))
-
-
-def partition_hash(data: ClientData) -> str:
-    """The first 16 hex digits of a SHA-256; sizes go in too, so that [1, 2], [3] differs from [1], [2, 3]."""
-    digest = hashlib.sha256()
-    for part in (data.train, data.val, data.test):
-        digest.update(little_endian(torch.tensor([len(rows) for rows in part])))
-        digest.update(little_endian(torch.cat(part)))
-    digest.update(little_endian(data.store["y"]))
-    return digest.hexdigest()[:16]
-
-
-def little_endian(values: Tensor) -> bytes:
-    """The same bytes on every machine."""
-    return values.numpy().astype("<i8").tobytes()
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Refuse a share that would leave nothing to train on."""
-    require(0 <= value < 1, f"data.{name} is {value}. It is a share: set it to 0 or more and below 1, such as 0.2.")
-
-
-def check_clients(clients: list[RowNumbers], *, rows: int, allow_empty: bool) -> None:
+def check_clients(parts: Parts, *, rows: int, allow_empty: bool) -> None:
     """Refuse a partition that would fail, or deceive, later in the training."""
-    if not clients or not rows:
-        raise DataError(f"The data set has {rows} rows and {len(clients)} clients. Both must be 1 or more.")
-    for client, own in enumerate(clients):
-        check_rows(client, own, rows)
-    empty = [client for client, own in enumerate(clients) if len(own) == 0]
+    if not parts.clients or not rows:
+        raise DataError(f"The data set has {rows} rows and {len(parts.clients)} clients. Both must be 1 or more.")
+    for client, own in enumerate(parts.clients):
+        fixed = [part[client] for part in (parts.tests, parts.vals) if part is not None]
+        check_rows(client, np.concatenate([own, *fixed]), rows)
+    empty = [client for client, own in enumerate(parts.clients) if len(own) == 0]
     if empty and not allow_empty:
         raise DataError(
-            f"Client {empty[0]} has no training data ({len(empty)} of {len(clients)} clients have none). "
+            f"Client {empty[0]} has no training data ({len(empty)} of {len(parts.clients)} clients have none). "
             "Make fewer or larger clients, or set data.allow_empty to true to keep clients that never train."
         )
 

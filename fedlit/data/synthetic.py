@@ -31,7 +31,8 @@ import torch
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from fedlit.data.base import FederatedDataModule, RowNumbers, Store
+from fedlit.data.base import FederatedDataModule, Store
+from fedlit.data.partition.base import Parts, RowNumbers
 from fedlit.errors import require
 
 Floats = NDArray[np.float64]
@@ -64,10 +65,7 @@ class Synthetic(FederatedDataModule):
         size_factor: multiplies all sizes; 5 in pFedMe
         iid: one model and one input distribution for all clients, whatever alpha and beta
         as_variance: take alpha and beta as variances, not standard deviations
-        test_fraction: share of each client's samples that is kept for testing
-        val_fraction: share of the remaining training samples that is kept for validation; 0 for none
-        allow_empty: accept clients without training data, which then never train
-        seed: governs the data and its split, apart from the seed of the training
+        common: options of every data set (FederatedDataModule): test_fraction, val_fraction, seed ...
     """
 
     def __init__(
@@ -84,12 +82,9 @@ class Synthetic(FederatedDataModule):
         size_factor: int = 1,
         iid: bool = False,
         as_variance: bool = False,
-        test_fraction: float = 0.2,
-        val_fraction: float = 0.1,
-        allow_empty: bool = False,
-        seed: int = 0,
+        **common: Any,
     ) -> None:
-        super().__init__(test_fraction=test_fraction, val_fraction=val_fraction, allow_empty=allow_empty, seed=seed)
+        super().__init__(**common)
         self.recipe = Recipe(
             alpha=alpha,
             beta=beta,
@@ -104,13 +99,13 @@ class Synthetic(FederatedDataModule):
             as_variance=as_variance,
         )
 
-    def build(self) -> tuple[Store, list[RowNumbers]]:
+    def build(self) -> tuple[Store, Parts]:
         random = RandomState(self.seed)
         sizes = draw_sizes(self.recipe, random)
         clients = np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
         samples = (shared_samples if self.recipe.iid else own_samples)(self.recipe, sizes, random)
         x, y = (np.concatenate(part) for part in zip(*samples, strict=True))
-        return {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, clients
+        return {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, Parts(clients)
 
     def count_classes(self, store: Store) -> int:
         return self.recipe.num_classes

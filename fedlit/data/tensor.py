@@ -11,7 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlit.data.base import FederatedDataModule, RowNumbers, Store
+from fedlit.data.base import FederatedDataModule, Store
+from fedlit.data.partition.base import Parts
 from fedlit.errors import DataError, require
 
 Array = Tensor | NDArray[Any]
@@ -31,10 +32,7 @@ class TensorData(FederatedDataModule):
         y: class labels (rows,), whole numbers from 0
         client: whose sample it is (rows,), whole numbers or strings
         num_classes: number of classes; the largest label + 1 when not given
-        test_fraction: share of each client's samples that is kept for testing
-        val_fraction: share of the remaining training samples that is kept for validation; 0 for none
-        allow_empty: accept clients without training data, which then never train
-        seed: governs the split into training, validation and test samples
+        common: options of every data set (FederatedDataModule): test_fraction, val_fraction, seed ...
     """
 
     def __init__(
@@ -44,12 +42,9 @@ class TensorData(FederatedDataModule):
         client: Array,
         *,
         num_classes: int | None = None,
-        test_fraction: float = 0.2,
-        val_fraction: float = 0.1,
-        allow_empty: bool = False,
-        seed: int = 0,
+        **common: Any,
     ) -> None:
-        super().__init__(test_fraction=test_fraction, val_fraction=val_fraction, allow_empty=allow_empty, seed=seed)
+        super().__init__(**common)
         require(
             num_classes is None or num_classes >= 1,
             f"num_classes is {num_classes}. Set it to 1 or more, or leave it out to count the labels.",
@@ -60,10 +55,10 @@ class TensorData(FederatedDataModule):
         names, self._owners = np.unique(client_ids(as_array(client)), return_inverse=True)
         self.client_names: list[int | str] = names.tolist()
 
-    def build(self) -> tuple[Store, list[RowNumbers]]:
+    def build(self) -> tuple[Store, Parts]:
         by_client = np.argsort(self._owners, kind="stable")
         ends = np.cumsum(np.bincount(self._owners))
-        return self._store, np.split(by_client, ends[:-1])
+        return self._store, Parts(np.split(by_client, ends[:-1]))
 
     def count_classes(self, store: Store) -> int:
         return super().count_classes(store) if self._num_classes is None else self._num_classes

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
@@ -27,6 +27,10 @@ class TrainData(Protocol):
     @property
     def train(self) -> Sequence[Tensor]:
         """Row numbers of each client's training samples."""
+
+    @property
+    def vary(self) -> Callable[[np.ndarray, np.random.Generator], np.ndarray] | None:
+        """Draws the augmentation of batches that are given as row numbers; None where there is none."""
 
 
 class _OneStreamEach(threading.local):
@@ -58,7 +62,8 @@ class Engine:
 
         def plan(k: int) -> BatchPlan:
             rng = self._threads.stream.at(self.seed, Purpose.BATCHES, round=cohort.round, client=cohort.clients[k])
-            return plan_batches(rng, data.train[k].numpy(), steps[k], client.batch_size, per_epoch[k])
+            plan = plan_batches(rng, data.train[k].numpy(), steps[k], client.batch_size, per_epoch[k])
+            return plan if data.vary is None else replace(plan, index=data.vary(plan.index, rng))
 
         return plan
 

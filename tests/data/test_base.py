@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data import ClientData, FederatedDataModule, Store
-from fedlit.data.base import RowNumbers, partition_hash, share
+from fedlit.data import FederatedDataModule, Store
+from fedlit.data.partition.base import Parts
+from fedlit.data.split import partition_hash, share
 from fedlit.errors import ConfigError, DataError
 
 FRACTIONS = st.floats(0, 1, exclude_max=True)
@@ -27,21 +29,18 @@ class Given(FederatedDataModule):
         clients: Sequence[Sequence[int]],
         *,
         total: int = 1000,
-        test_fraction: float = 0.2,
-        val_fraction: float = 0.1,
-        allow_empty: bool = False,
-        seed: int = 0,
+        **common: Any,
     ) -> None:
-        super().__init__(test_fraction=test_fraction, val_fraction=val_fraction, allow_empty=allow_empty, seed=seed)
+        super().__init__(**common)
         self.clients = clients
         self.total = total
         self.builds = 0
 
-    def build(self) -> tuple[Store, list[RowNumbers]]:
+    def build(self) -> tuple[Store, Parts]:
         self.builds += 1
         number = torch.arange(self.total)
         store = {"x": torch.stack([number, -number], dim=1).double(), "y": number % 3}
-        return store, [np.array(rows, dtype=np.int64) for rows in self.clients]
+        return store, Parts([np.array(rows, dtype=np.int64) for rows in self.clients])
 
 
 def ready(clients: Sequence[Sequence[int]], **options: object) -> Given:
@@ -227,19 +226,19 @@ def test_row_numbers_are_int64() -> None:
 
 
 def test_rows_gathers_sample_and_label_of_each_number() -> None:
-    x, y = Given.rows(ready([range(10)]).store, torch.tensor([7, 2, 7]))
+    x, y = ready([range(10)]).rows(ready([range(10)]).store, torch.tensor([7, 2, 7]))
     assert (x.tolist(), y.tolist()) == ([[7, -7], [2, -2], [7, -7]], [1, 2, 1])
 
 
 def test_rows_is_traced_as_one_program_without_branches() -> None:
     store, index = ready([range(10)]).store, torch.tensor([9, 0])
-    program = torch.compile(Given.rows, fullgraph=True, backend="eager")
-    assert program(store, index)[0].equal(Given.rows(store, index)[0])
+    program = torch.compile(ready([range(10)]).rows, fullgraph=True, backend="eager")
+    assert program(store, index)[0].equal(ready([range(10)]).rows(store, index)[0])
 
 
 def test_rows_maps_over_a_dimension_of_clients() -> None:
     store, index = ready([range(10)]).store, torch.tensor([[9, 0], [4, 4]])
-    x, _ = torch.vmap(lambda own: Given.rows(store, own))(index)
+    x, _ = torch.vmap(lambda own: ready([range(10)]).rows(store, own))(index)
     assert x[..., 0].tolist() == index.tolist()
 
 
@@ -262,9 +261,7 @@ def test_the_hash_tells_apart_who_owns_the_same_rows() -> None:
 
 def test_the_hash_tells_apart_where_one_client_ends() -> None:
     def with_train(*clients: list[int]) -> str:
-        nothing = [torch.tensor([], dtype=torch.int64) for _ in clients]
-        train = [torch.tensor(rows) for rows in clients]
-        return partition_hash(ClientData({"y": torch.arange(3)}, train=train, val=nothing, test=nothing))
+        return partition_hash([[torch.tensor(rows) for rows in clients]], labels=b"")
 
     assert with_train([0, 1], [2]) != with_train([0], [1, 2])
 
@@ -305,3 +302,58 @@ def test_the_description_counts_parts_and_training_classes() -> None:
         "hash": data.partition_hash,
         "clients": [{"train": 5, "val": 0, "test": 0, "classes": [3, 2, 0]}],
     }
+
+
+def test_tail_split_tests_on_the_rows_assigned_last() -> None:
+    data = ready([range(10, 20)], split="tail", val_fraction=0.0).everyone
+    assert (sorted(data.train[0].tolist()), data.test[0].tolist()) == (list(range(10, 18)), [18, 19])
+
+
+def test_adaptation_rows_are_taken_from_the_training_rows() -> None:
+    plain, data = ready([range(100)]).everyone, ready([range(100)], adapt_fraction=0.25).everyone
+    assert len(data.adapt[0]) == 18  # of 100 - 20 tested - 8 for validation = 72
+    assert sorted(torch.cat([data.adapt[0], data.train[0]]).tolist()) == sorted(plain.train[0].tolist())
+    assert data.test[0].equal(plain.test[0])
+
+
+def test_limit_cuts_every_part_of_every_client() -> None:
+    data = ready(consecutive([100, 50, 4]), limit=6).everyone
+    assert [[len(rows) for rows in part] for part in (data.train, data.val, data.test)] == [
+        [6, 6, 3],
+        [6, 4, 0],
+        [6] * 2 + [1],
+    ]
+
+
+def test_evaluation_on_some_clients_and_samples_leaves_training_alone() -> None:
+    plain, data = ready(consecutive([50] * 10)), ready(consecutive([50] * 10), eval_clients=3, eval_samples=4)
+    tests = data.everyone.test
+    assert sorted(len(rows) for rows in tests) == [0] * 7 + [4] * 3
+    assert all(
+        set(some.tolist()) <= set(whole.tolist()) for some, whole in zip(tests, plain.everyone.test, strict=True)
+    )
+    assert all(a.equal(b) for a, b in zip(data.everyone.train, plain.everyone.train, strict=True))
+    assert len(data.global_test) == 12
+
+
+class WithFixedParts(Given):
+    """Client 0 trains on rows 0 to 9; its validation, test and group are fixed."""
+
+    def build(self) -> tuple[Store, Parts]:
+        store, _ = super().build()
+        return store, Parts([np.arange(10)], tests=[np.array([20, 21])], vals=[np.array([30])], groups=["sketch"])
+
+
+def test_parts_that_the_recipe_fixes_stay_as_they_are() -> None:
+    data = WithFixedParts([])
+    data.setup()
+    everyone = data.everyone
+    parts = (everyone.train, everyone.val, everyone.test)
+    assert [sorted(part[0].tolist()) for part in parts] == [list(range(10)), [30], [20, 21]]
+    assert (data.groups, data.describe()["clients"][0]["group"]) == (["sketch"], "sketch")
+
+
+@pytest.mark.parametrize("name", ["limit", "eval_clients", "eval_samples"])
+def test_numbers_below_one_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"data.{name} is 0"):
+        Given([range(10)], **{name: 0})

@@ -39,7 +39,7 @@ def test_a_client_owns_the_rows_that_carry_its_id(ids: list[int]) -> None:
 def test_rows_of_a_client_come_in_the_order_of_the_arrays() -> None:
     rows = 5000
     data = TensorData(np.zeros((rows, 1)), np.zeros(rows, dtype=int), np.arange(rows) % 3)
-    assert [np.diff(own).min() for own in data.build()[1]] == [3, 3, 3]
+    assert [np.diff(own).min() for own in data.build()[1].clients] == [3, 3, 3]
 
 
 @pytest.mark.parametrize(

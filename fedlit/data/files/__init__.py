@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.data.base import RowNumbers
+from fedlit.data.partition.base import RowNumbers
 from fedlit.errors import DataError
 
 Bytes = NDArray[np.uint8]

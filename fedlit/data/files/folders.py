@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlit.data.base import RowNumbers
 from fedlit.data.files import Bytes, Labels, reading
+from fedlit.data.partition.base import RowNumbers
 from fedlit.errors import DataError, require
 
 ENDINGS = (".png", ".jpg", ".jpeg")

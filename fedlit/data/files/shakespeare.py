@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from fedlit.data.base import RowNumbers
 from fedlit.data.files import Bytes, Layout, damaged, reading
+from fedlit.data.partition.base import RowNumbers
 from fedlit.errors import DataError
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"

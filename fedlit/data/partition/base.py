@@ -24,6 +24,7 @@ class Labels:
     official_train: RowNumbers  # the rows of the set's own training part
     official_test: RowNumbers  # the rows of its own test part; may be empty
     num_classes: int
+    test_is_apart: bool = False  # whether the set's own test part is kept for the global test
 
     def __post_init__(self) -> None:
         wrong = np.flatnonzero((self.y < 0) | (self.y >= self.num_classes))
@@ -35,8 +36,9 @@ class Labels:
 
     @property
     def rows(self) -> RowNumbers:
-        """Training and test part merged, in this order: what all recipes but Diversity hand out."""
-        return np.concatenate([self.official_train, self.official_test]).astype(np.int64)
+        """What all recipes but Diversity hand out: training and test part merged, in this order, unless it is apart."""
+        parts = [self.official_train] if self.test_is_apart else [self.official_train, self.official_test]
+        return np.concatenate(parts).astype(np.int64)
 
     def by_class(self, rows: RowNumbers) -> list[RowNumbers]:
         """The rows of each class that occurs among them, by ascending label and otherwise in the order given."""
@@ -52,6 +54,8 @@ class Parts:
 
     clients: list[RowNumbers]  # in the order in which the rows were assigned, on which `tail_split` depends
     tests: list[RowNumbers] | None = None  # fixed by the recipe, or None: a share of each client's own rows
+    vals: list[RowNumbers] | None = None  # likewise
+    groups: list[str] | None = None  # the kind of each client: a domain, a corruption
 
 
 class Partition(ABC):
