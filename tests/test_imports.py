@@ -13,7 +13,7 @@ import fedlit
 ROOT = Path(fedlit.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LEVELS = {
-    **dict.fromkeys(("_torchvision", "errors", "keys", "params", "local", "states", "cohort"), 0),
+    **dict.fromkeys(("_torchvision", "errors", "keys", "places", "params", "local", "states", "cohort"), 0),
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "data", "models", "metrics", "run"), 3),
@@ -27,7 +27,7 @@ LEVELS = {
 EQUALS_MAY_MEET = {0, 4, 9}
 """Levels whose parts may import each other; elsewhere they are strangers (engines and server, the algorithms)."""
 SIDE = {"data", "models", "metrics", "run"}
-"""They know nothing of federation: keys and errors, and none of the clients."""
+"""They know nothing of federation: keys, errors and places, and none of the clients."""
 HEAVY = {"PIL", "matplotlib", "pyarrow", "tensorboard", "torchvision", "wandb"}
 OUTSIDE = HEAVY - {"tensorboard"} | {"jsonargparse", "numpy", "pytorch_lightning", "rich", "torch", "yaml"}
 
@@ -63,7 +63,7 @@ def is_allowed(importer: str, target: str) -> bool:
     if source == part:
         return True
     if source in SIDE:
-        return part in ("keys", "errors")
+        return part in ("keys", "errors", "places")
     return LEVELS[part] < LEVELS[source] or (LEVELS[part] == LEVELS[source] and LEVELS[part] in EQUALS_MAY_MEET)
 
 

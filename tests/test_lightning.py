@@ -622,7 +622,7 @@ def clients_of(*sizes: int) -> TensorData:
 
 def test_net_with_batchnorm_is_trained_one_by_one_with_a_printed_reason(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "fedlit"):
-        trainer = fit(FedAvg(normed()), engine="vectorized", compiled=False)
+        trainer = fit(FedAvg(normed()), engine="auto")
     (line,) = [line for line in caplog.messages if line.startswith("engine:")]
     assert trainer.summary["engine"] == "sequential"
     assert "running_mean" in line

@@ -1,20 +1,25 @@
 """Which engine, how many lanes and workers, compiled or not: decided once, from counted work, and recorded."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlit.client import Client
 from fedlit.engines.base import Engine, Rows
 from fedlit.engines.compiler import missing_compiler
+from fedlit.engines.program import mixes_rows
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
-from fedlit.errors import ResumeError
+from fedlit.errors import ResumeError, require
+from fedlit.params import clone
 
 EngineName = Literal["auto", "sequential", "vectorized"]
 
@@ -70,12 +75,17 @@ def choose(
     seconds = steps * (STEP_S + flop / FLOP_S)
     work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
     threads = len(os.sched_getaffinity(0)) if flop >= THREADED_FLOP else 1
-    no_compiler = missing_compiler() or not_compilable(client.net)
+    one_lane = one_eager_lane(client)
+    no_compiler = one_lane or missing_compiler()
     compiled = no_compiler is None and request.compiled is not False
     if request.engine == "sequential":
         return _sequential("as asked", threads)
     if reason is not None:
         return _sequential(reason, threads)
+    if one_lane is not None:
+        check_one_eager_lane(request, one_lane)
+        if request.engine == "auto":  # one eager lane gains nothing
+            return _sequential(one_lane, threads)
     if request.engine == "auto":
         if seconds < COMPILE_PAYS_S and request.compiled is None:
             return _sequential(f"{work}: compiling would not pay", threads)
@@ -106,18 +116,29 @@ def make_engine(choice: Choice, seed: int, rows: Rows) -> Engine:
 
 def not_vectorizable(client: Client, sample: Tensor) -> str | None:
     """Why this net can only be trained by the sequential engine, or None."""
-    for name, _ in client.net.named_buffers():
-        return f"the net has the buffer '{name}', which the vectorized engine does not carry per client"
     if draws_by_itself(client, sample):
         return "the net draws random numbers (dropout) from a stream that lanes and threads would share"
     return None
 
 
-def not_compilable(net: nn.Module) -> str | None:
-    """Why the program of this net is not compiled, or None."""
-    if any(isinstance(module, nn.RNNBase) for module in net.modules()):
+def one_eager_lane(client: Client) -> str | None:
+    """Why the vectorized engine trains this net in one lane and does not compile it, or None."""
+    if any(isinstance(module, nn.RNNBase) for module in client.net.modules()):  # vmap has no rule for LSTM either
         return "recurrent layers are unrolled by the compiler, which takes longer than most runs"
+    if mixes_rows(client):
+        held = next((f"the buffer '{name}'" for name, _ in client.net.named_buffers()), "BatchNorm")
+        return f"the net has {held}, so its batches are not padded to the fixed size that compiling needs"
     return None
+
+
+def check_one_eager_lane(request: Request, why: str) -> None:
+    """Refuse what a net that runs in one eager lane cannot have."""
+    require(not request.compiled, f"trainer.compiled is true, but {why}. Leave trainer.compiled out.")
+    require(
+        request.lanes in (None, 1),
+        f"trainer.lanes is {request.lanes}, but a net with recurrent layers, BatchNorm or other buffers trains in one "
+        "lane. Leave trainer.lanes out.",
+    )
 
 
 def step_flop(client: Client, sample: Tensor) -> float:
@@ -125,20 +146,30 @@ def step_flop(client: Client, sample: Tensor) -> float:
     batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
     training = client.net.training
     client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
         client.net(batch)
     client.net.train(training)
     return 3.0 * float(counter.get_total_flops())
 
 
+def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:
+    """A layer's two products at every step: x is (steps, rows, features), the weights (4 hidden, …)."""
+    steps, rows, _features = x
+    return 2 * steps * rows * (prod(w_in) + prod(w_hidden))
+
+
+_LSTM_FLOP = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flop}
+"""What torch's counter does not know: nn.LSTM in float32 is one operator a layer."""
+
+
 def draws_by_itself(client: Client, sample: Tensor) -> bool:
-    """Whether a training pass of a net without buffers moves torch's generator (nn.Dropout, F.dropout, RReLU …)."""
+    """Whether a training pass of the net moves torch's generator (nn.Dropout, F.dropout, RReLU …)."""
     batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
     training = client.net.training
     client.net.train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.random.get_rng_state()
-        client.net(batch)
+        functional_call(client.net, clone(dict(client.net.named_buffers())), (batch,))  # copies: BatchNorm writes
         moved = not torch.equal(before, torch.random.get_rng_state())
     client.net.train(training)
     return moved
@@ -152,20 +183,21 @@ def _vectorized(
     request: Request, client: Client, planned: np.ndarray, per_round: int, compiled: bool, threads: int, why: str
 ) -> Choice:
     workers = request.workers or (min(len(os.sched_getaffinity(0)), per_round) if compiled else 1)
-    lanes = request.lanes or _lanes(client.net, planned, per_round, workers, compiled)
+    lanes = request.lanes or _lanes(client, planned, per_round, workers, compiled)
     longest = int(planned.max())
     heaviest = np.sort(planned)[-per_round:].sum() / (lanes * workers) + longest
     capacity = min(MAX_CAPACITY, 1 << (max(int(heaviest), 1) - 1).bit_length())  # few shapes: programs are cached
     return Choice("vectorized", lanes, workers, compiled, capacity, threads, why)
 
 
-def _lanes(net: nn.Module, planned: np.ndarray, per_round: int, workers: int, compiled: bool) -> int:
+def _lanes(client: Client, planned: np.ndarray, per_round: int, workers: int, compiled: bool) -> int:
     """One for convolutions (vmap would group them) and large nets; else what the longest client leaves room for."""
-    if any(isinstance(module, nn.modules.conv._ConvNd) for module in net.modules()):
+    convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in client.net.modules())
+    if convolves or one_eager_lane(client) is not None:
         return 1
     if not compiled:
         return min(per_round, EAGER_LANES)
-    if not _is_small(net):
+    if not _is_small(client.net):
         return 1
     longest = np.quantile(planned, 1 - 1 / (per_round + 1))
     return int(np.clip(np.ceil(per_round * planned.mean() / longest / workers), 1, 5))

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlit.places import cache_home
+
 BUILDER_VERSION = "2"
 """Part of the cache's key: raise it when the program builder changes what it builds."""
 
@@ -29,7 +31,7 @@ def missing_compiler() -> str | None:
 
 def cache_folder() -> Path:
     """Where compiled programs are kept between runs."""
-    return Path(os.environ.get("FEDLIT_CACHE", Path.home() / ".cache" / "fedlit")) / "inductor"
+    return cache_home() / "inductor"
 
 
 def repeat_while(

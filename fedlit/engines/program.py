@@ -1,12 +1,14 @@
 """The local training of several lanes as one function of tensors, eager or compiled.
 
-A lane holds one client. All that a client carries from step to step (parameters, optimiser state, carried states, the
-sum of its task losses) is one row of a flat matrix (lanes, D); what it only reads (received model, duals …) a row of
-another. The program runs steps t0 to t1 of every lane; clients are swapped between calls, by copying a row.
+A lane holds one client. All that a client carries from step to step (parameters, optimiser state, the net's buffers,
+carried states, the sum of its task losses) is one row of a flat matrix (lanes, D); what it only reads (received model,
+duals …) a row of another. The program runs steps t0 to t1 of every lane; clients are swapped between calls, by copying
+a row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -18,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from fedlit.client import Batch, Client, Phase, StepOutput
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import repeat_while, unread_inputs
-from fedlit.params import Params, under_prefix, with_prefix
+from fedlit.params import Params, clone, under_prefix, with_prefix
 
 
 @dataclass(frozen=True)
@@ -28,28 +30,33 @@ class Layout:
     shapes: dict[str, tuple[int, ...]]
     skipped: frozenset[str] = frozenset()
     """Tensors that nobody reads: their place stays, but `write` leaves it alone."""
+    as_bytes: dict[str, torch.dtype] = field(default_factory=dict)
+    """Tensors of another type than the row's first (counters of batches …): one number a byte, so they stay exact."""
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, stacked: bool = False) -> "Layout":
         """The layout of these tensors; `stacked` ones have the client as first dimension."""
-        return cls({name: tuple(value.shape[1:] if stacked else value.shape) for name, value in tensors.items()})
+        shapes = {name: tuple(value.shape[1:] if stacked else value.shape) for name, value in tensors.items()}
+        first = next((value.dtype for value in tensors.values()), None)
+        others = {name: value.dtype for name, value in tensors.items() if value.dtype != first}
+        return cls(shapes, as_bytes=others)
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
-        """Numbers of each tensor, in order."""
-        return [prod(shape) for shape in self.shapes.values()]
+        """Numbers of each tensor in a row, in order."""
+        width = {name: dtype.itemsize for name, dtype in self.as_bytes.items()}
+        return [prod(shape) * width.get(name, 1) for name, shape in self.shapes.items()]
 
     def split(self, flat: Tensor) -> Params:
-        """(rows, D) -> name -> (rows, *shape), as views."""
-        pieces = torch.split(flat, self.sizes, 1)
-        return {
-            name: piece.reshape(len(flat), *shape)
-            for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)
-        }
+        """(rows, D) -> name -> (rows, *shape), as views where the type is the row's."""
+        pieces = dict(zip(self.shapes, torch.split(flat, self.sizes, 1), strict=True))
+        pieces |= {name: _from_bytes(pieces[name], dtype) for name, dtype in self.as_bytes.items()}
+        return {name: pieces[name].reshape(len(flat), *shape) for name, shape in self.shapes.items()}
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The inverse of `split`."""
-        return torch.cat([tensors[name].reshape(len(tensors[name]), -1) for name in self.shapes], 1)
+        held = dict(tensors) | {name: _to_bytes(tensors[name], dtype) for name, dtype in self.as_bytes.items()}
+        return torch.cat([held[name].reshape(len(held[name]), -1) for name in self.shapes], 1)
 
     def write(self, row: np.ndarray, arrays: Mapping[str, np.ndarray], k: int) -> None:
         """Copy the k-th entry of stacked arrays into one flat row, but for those named in `skipped`."""
@@ -58,6 +65,17 @@ class Layout:
             if name not in self.skipped:
                 row[start : start + size] = arrays[name][k].reshape(-1)
             start += size
+
+
+def _to_bytes(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """(rows, …) -> (rows, bytes), from 0 to 255: every floating-point type holds such numbers exactly."""
+    plain = value.to(dtype).reshape(len(value), -1).clone(memory_format=torch.contiguous_format)
+    return plain.view(torch.uint8)
+
+
+def _from_bytes(numbers: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inverse, without the shape."""
+    return numbers.reshape(-1).to(torch.uint8).view(dtype)
 
 
 class Schedule(NamedTuple):
@@ -83,6 +101,14 @@ class _Step(nn.Module):
         return self.client.run_step(self.method, batch, 0 if number is None else number)
 
 
+def mixes_rows(client: Client) -> bool:
+    """Whether the net may look at a batch as a whole, as BatchNorm does: then it must see no padding.
+
+    Every buffer counts, because what a net keeps of its batches cannot be told from a constant.
+    """
+    return client.fewest_rows > 1 or any(True for _ in client.net.buffers())
+
+
 class LocalProgram:
     """Steps t0 to t1 of every lane, for one client class, net, batch shape and number of lanes."""
 
@@ -91,24 +117,29 @@ class LocalProgram:
         self.optimizer = client.local_optimizer()
         self.rows = rows
         self.lanes = lanes
+        self.cuts_padding = mixes_rows(client)
         self.carried = carried
         self.context = self.context_read = context
 
     def update(self, carried: Params, context: Params, batch: Batch, number: Tensor | None, lr: Tensor) -> Params:
         """One local step of one client: everything in, everything out."""
         params, memory = under_prefix("params", carried), under_prefix("memory", carried)
-        state = under_prefix("state", carried)
+        state, buffers = under_prefix("state", carried), under_prefix("buffers", carried)
 
-        def objective(at: Params) -> tuple[Tensor, tuple[Tensor, Params]]:
-            replaced = with_prefix("client", with_prefix("net", at) | context | state)
+        def objective(at: Params, held: Params) -> tuple[Tensor, tuple[Tensor, Params, Params]]:
+            replaced = with_prefix("client", with_prefix("net", at | held) | context | state)
             output = functional_call(self.step_module, replaced, (batch, number))
-            return output.loss, (output.task, output.carried)
+            left = {name: replaced[f"client.net.{name}"] for name in held}  # functional_call writes changes back
+            return output.loss, (output.task, output.carried, left)
 
-        grads, (task, moved_state) = grad(objective, has_aux=True)(self.optimizer.point(params, memory))
+        # An argument, because `grad` forbids to change what the function captured; copies, because BatchNorm writes.
+        point = self.optimizer.point(params, memory)
+        grads, (task, moved_state, buffers) = grad(objective, has_aux=True)(point, clone(buffers))
         params, memory = self.optimizer.step(params, grads, memory, lr)
         return {
             **with_prefix("params", params),
             **with_prefix("memory", memory),
+            **with_prefix("buffers", buffers),
             **with_prefix("state", state | moved_state),
             "loss": carried["loss"] + task,
         }
@@ -118,6 +149,9 @@ class LocalProgram:
         index, weights, number = (None if part is None else part.index_select(0, t)[0] for part in schedule)
         assert index is not None
         assert weights is not None
+        if self.cuts_padding:  # eager and with one lane only: the batch has no fixed size
+            real = weights[0] > 0
+            index, weights = index[:, real], weights[:, real]
         x, y = self.rows(store, index.reshape(-1))
         if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
             return self.update(carried, context, Batch(x, y, weights[0]), None if number is None else number[0], lr)

@@ -169,6 +169,7 @@ class VectorizedEngine(Engine):
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """All clients of the cohort; those with 0 steps keep what they start with."""
+        client.net.train()
         carried = self._carried(client, cohort, phase)
         layout = Layout.of(carried, stacked=True)
         context = {k: v for k, v in client.context(cohort).items() if f"state.{k}" not in carried}
@@ -215,13 +216,14 @@ class VectorizedEngine(Engine):
         return {
             **with_prefix("params", start),
             **with_prefix("memory", memory),
+            **with_prefix("buffers", cohort.received_buffers),
             **with_prefix("state", state),
             "loss": zeros,
         }
 
     def _fill_cohort(self, cohort: Cohort, carried: Params) -> Cohort:
         cohort.params = under_prefix("params", carried)
-        cohort.buffers = cohort.received_buffers
+        cohort.buffers = under_prefix("buffers", carried)
         cohort.losses = carried["loss"] / cohort.steps  # 0/0 = NaN where a client took no step
         cohort.state |= under_prefix("state", carried)
         return cohort
