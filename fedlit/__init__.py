@@ -10,6 +10,13 @@ from fedlit.algorithms.fedprox import FedProx
 from fedlit.client import Batch, Client, Phase
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
+from fedlit.data.corruption import Imbalance, LabelFlip
+from fedlit.data.digits import Digits
+from fedlit.data.folders import ImageFolders
+from fedlit.data.office import OfficeCaltech10
+from fedlit.data.partition import IID, ClassesPerClient, Dirichlet, Diversity, Natural, Parts, PowerLaw, Shards
+from fedlit.data.pictures import CIFAR10, MNIST, FashionMNIST, Fresh
+from fedlit.data.shakespeare import Shakespeare
 from fedlit.data.synthetic import Synthetic
 from fedlit.data.tensor import TensorData
 from fedlit.loop import FederatedLoop
@@ -24,6 +31,20 @@ from fedlit.trainer import FederatedTrainer
 __version__ = _version("fedlit")
 
 __all__ = [
+    "MNIST",
+    "FashionMNIST",
+    "CIFAR10",
+    "Fresh",
+    "Imbalance",
+    "LabelFlip",
+    "Parts",
+    "PowerLaw",
+    "ClassesPerClient",
+    "Diversity",
+    "Dirichlet",
+    "Shards",
+    "IID",
+    "Natural",
     "MLP",
     "RECEIVED",
     "SGD",
@@ -34,6 +55,7 @@ __all__ = [
     "ClientStates",
     "Cohort",
     "DigitNet",
+    "Digits",
     "Dual",
     "FedAvg",
     "FedBC",
@@ -42,12 +64,15 @@ __all__ = [
     "FederatedLoop",
     "FederatedTrainer",
     "FixedSampler",
+    "ImageFolders",
     "LeNet",
+    "OfficeCaltech10",
     "Phase",
     "ResNet18",
     "ResNet20",
     "Samples",
     "ServerCallback",
+    "Shakespeare",
     "SizeSampler",
     "Softmax",
     "Synthetic",

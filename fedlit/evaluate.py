@@ -30,6 +30,11 @@ class Evaluator:
         self._kept: dict[int, tuple[float, float]] = {}
         self._changed: set[int] = set()
 
+    @property
+    def has_own_tests(self) -> bool:
+        """Whether any user has test data of its own; fresh ones have none."""
+        return len(self._own) > 0
+
     def changed(self, clients: Iterable[int]) -> None:
         """These clients' kept models changed: evaluate them again when next asked."""
         self._changed.update(clients)
@@ -43,11 +48,9 @@ class Evaluator:
         metrics = {
             "global/acc": float(hits[self._pooled].double().mean()),
             "global/loss": float(losses[self._pooled].double().mean()),
-            "global/user_acc": users.mean,
-            **{f"users/acc_{name}": value for name, value in distribution(users.accuracy).items()},
-            "users/gini": gini(users.accuracy),
-            "users/entropy": entropy(users.accuracy),
         }
+        if self.has_own_tests:
+            metrics |= user_metrics(users)
         if len(self.data.global_val):
             losses, hits = self._score(model, self.data.global_val)
             metrics |= {"val/acc": float(hits.double().mean()), "val/loss": float(losses.double().mean())}
@@ -77,3 +80,13 @@ class Evaluator:
             parts = [self.client.score(model, x, y) for x, y in chunks]
         self.client.net.train(training)
         return torch.cat([losses for losses, _ in parts]), torch.cat([hits for _, hits in parts])
+
+
+def user_metrics(users: UserScores) -> dict[str, float]:
+    """How z fares from user to user."""
+    return {
+        "global/user_acc": users.mean,
+        **{f"users/acc_{name}": value for name, value in distribution(users.accuracy).items()},
+        "users/gini": gini(users.accuracy),
+        "users/entropy": entropy(users.accuracy),
+    }

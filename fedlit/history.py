@@ -19,18 +19,25 @@ _SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10"
 _PERSONAL = ("acc_min", "acc_max", "acc_var", "acc_p10")
 
 
-def round_columns(client: Client, *, validated: bool, local: bool) -> list[str]:
-    """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
+def round_columns(client: Client, *, validated: bool, local: bool, tested: bool = True) -> list[str]:
+    """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each).
+
+    Args:
+        client: the algorithm.
+        validated: whether there is validation data.
+        local: whether the clients' own models are kept.
+        tested: whether clients have test data of their own.
+    """
     state = client.state_spec()
+    extremes = ("acc", "weight", "size_share") if tested else ("weight", "size_share")
     return [
         *("train/loss", "train/lr"),
         *(("val/acc", "val/loss") if validated else ()),
-        *("global/acc", "global/loss", "global/user_acc"),
+        *("global/acc", "global/loss", *(["global/user_acc"] if tested else [])),
         *(("local/acc", "local/pooled_acc", "personal/acc", "personal/pooled_acc") if local else ()),
         *(f"personal/{name}" for name in _PERSONAL if local),
-        *(f"users/{name}" for name in _SPREAD),
-        *("users/gini", "users/entropy"),
-        *(f"{user}/{name}" for user in ("min_user", "max_user") for name in ("acc", "weight", "size_share")),
+        *(f"users/{name}" for name in (*_SPREAD, "gini", "entropy") if tested),
+        *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
         *(f"dual/{name}" for name in ("mean", "min", "max") if "dual" in state),
         *(("tolerance/mean",) if "tolerance" in state else ()),
         *("distance/mean", "comm/up_mb", "comm/down_mb", "time/train_s", "time/eval_s", "time/round_s"),
@@ -85,6 +92,7 @@ def user_records(
     cohort: Cohort | None, data: FederatedDataModule, states: ClientStates, users: UserScores, local: UserScores | None
 ) -> dict[str, Any]:
     """One row per client of an evaluated round, as columns (clients.parquet)."""
+    round = cohort.round if cohort is not None else 0
     missing = torch.full((data.num_clients,), torch.nan, dtype=torch.float64)
     weight = missing.clone()
     if cohort is not None:
@@ -95,8 +103,8 @@ def user_records(
             column[states.touched] = states.column(name).double()
     accuracy_local = missing if local is None else local.accuracy
     return {
-        "client": range(data.num_clients),
-        "group": data.groups,
+        "client": data.client_ids(round),
+        "group": data.groups_of(round),
         "size": data.sizes.tolist(),
         "weight": weight.numpy(),
         **{name: column.numpy() for name, column in kept.items()},

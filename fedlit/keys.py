@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     DATA = 5
     SPLIT = 6
     EVALUATE = 7
+    CORRUPT = 8
 
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:

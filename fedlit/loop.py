@@ -194,7 +194,7 @@ class FederatedLoop(_FitLoop):
         """Measure all users; adds to the round's values and returns the record of each client."""
         metrics, users = self.evaluator.global_model()
         values |= metrics
-        if cohort is not None:
+        if cohort is not None and self.evaluator.has_own_tests:
             values |= extreme_user_metrics(cohort, users)
         local = None
         if self.keeps_local_models:
@@ -268,10 +268,11 @@ class FederatedLoop(_FitLoop):
         dtype = next(client.net.parameters()).dtype
         data.cast(dtype)
         bytes_needed = data.num_clients * sum(v.numel() * v.element_size() for v in client.net.state_dict().values())
-        self.keeps_local_models = (
+        fits = (
             bytes_needed <= LOCAL_MODELS_BYTES if options.store_local_models == "auto" else options.store_local_models
         )
-        if not self.keeps_local_models:
+        self.keeps_local_models = fits and not data.is_fresh  # a fresh client is never met again
+        if not fits:
             log.info(f"Local models are not kept ({bytes_needed / 1e9:.1f} GB): no local/* and personal/* metrics.")
         self.evaluator = Evaluator(client, data)
         self.evaluator.changed(self.states.touched)
@@ -285,7 +286,12 @@ class FederatedLoop(_FitLoop):
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.choice.threads)
         self.history.columns = [
-            *round_columns(client, validated=len(data.global_val) > 0, local=self.keeps_local_models),
+            *round_columns(
+                client,
+                validated=len(data.global_val) > 0,
+                local=self.keeps_local_models,
+                tested=self.evaluator.has_own_tests,
+            ),
             *(name for callback in self._server_callbacks() for name in callback.metrics),
         ]
         if self.folder is not None:

@@ -60,6 +60,7 @@ def check_run(
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
+    check_population(client, data)
     check_monitors(client, data, callbacks)
     check_net(client, data)
     if client.batch_size < client.fewest_rows:
@@ -84,6 +85,16 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
         raise ConfigError(
             f"trainer.weights is {type(weighting).__name__}, which reads each client's '{missing[0]}', but "
             f"{type(client).__name__} keeps none. Use 'samples' or 'uniform', or an algorithm that keeps it."
+        )
+
+
+def check_population(client: Client, data: FederatedDataModule) -> None:
+    """What is kept for a client must find the same client again."""
+    kept = sorted(client.state_spec())
+    if data.is_fresh and kept:
+        raise ConfigError(
+            f"{type(client).__name__} keeps '{kept[0]}' for each client, but data.fresh draws new clients every round, "
+            "which are never met again. Use an algorithm that keeps nothing, or leave data.fresh out."
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-PACKED = Path(__file__).parents[4] / "shared" / "data" / "unpack.py"
+PACKED = Path(__file__).parents[2] / "shared" / "data" / "unpack.py"
 
 Real = Callable[[str, str], Path]
 

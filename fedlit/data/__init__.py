@@ -1,8 +1,32 @@
 """Data sets, each cut into clients; `base.py` holds the contract."""
 
 from fedlit.data.base import ClientData, FederatedDataModule, Store
+from fedlit.data.corruption import Corruption, Imbalance, LabelFlip
+from fedlit.data.digits import Digits
+from fedlit.data.folders import ImageFolders
+from fedlit.data.office import OfficeCaltech10
 from fedlit.data.partition.base import Parts
+from fedlit.data.pictures import CIFAR10, MNIST, FashionMNIST, Fresh
+from fedlit.data.shakespeare import Shakespeare
 from fedlit.data.synthetic import Synthetic
 from fedlit.data.tensor import TensorData
 
-__all__ = ["ClientData", "FederatedDataModule", "Parts", "Store", "Synthetic", "TensorData"]
+__all__ = [
+    "CIFAR10",
+    "MNIST",
+    "ClientData",
+    "Corruption",
+    "Digits",
+    "FashionMNIST",
+    "FederatedDataModule",
+    "Fresh",
+    "ImageFolders",
+    "Imbalance",
+    "LabelFlip",
+    "OfficeCaltech10",
+    "Parts",
+    "Shakespeare",
+    "Store",
+    "Synthetic",
+    "TensorData",
+]

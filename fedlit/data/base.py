@@ -7,7 +7,7 @@ file draws nothing but the split of a client's rows, and knows neither models no
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         self.allow_empty = allow_empty
         self.seed = seed
         self._everyone: ClientData | None = None
-        self._groups: list[str] | None = None
+        self.groups: list[str] = []  # of each client a domain or a kind of corruption; empty texts where there are none
 
     # ---- what a data set may override ------------------------------------------------------------------------------
 
@@ -101,6 +101,9 @@ class FederatedDataModule(LightningDataModule, ABC):
         """Row numbers go from 0 up to, but not including, this."""
         return len(store["x"])
 
+    is_fresh: bool = False
+    """Whether every round has clients of its own, which are never seen again and have no tests."""
+
     vary: Vary | None = None
     """Row numbers of batches and a generator -> row numbers that stand for augmented samples; none by default."""
 
@@ -112,7 +115,7 @@ class FederatedDataModule(LightningDataModule, ABC):
             return
         store, parts = self.build()
         check_clients(parts, rows=self.count_rows(store), allow_empty=self.allow_empty)
-        splits = [self._split(client, parts) for client in range(len(parts.clients))]
+        splits = [self.split_client(client, parts) for client in range(len(parts.clients))]
         tested = self._tested(len(splits))
         self._everyone = ClientData(
             store,
@@ -122,13 +125,14 @@ class FederatedDataModule(LightningDataModule, ABC):
             adapt=[part.adapt for part in splits],
             vary=self.vary,
         )
-        self._groups = parts.groups
+        self.groups = [part.group for part in splits]
 
-    def _split(self, client: int, parts: Parts) -> Split:
+    def split_client(self, client: int, parts: Parts) -> Split:
+        """The parts of one client; a data set may change its training rows here."""
         own = split(client, parts, self.shares, keys.generator(self.seed, Purpose.SPLIT, client=client))
         own = own.limited(self.limit)
         generator = keys.generator(self.seed, Purpose.EVALUATE, client=client)
-        return own.tested_on(evaluated_part(own.test, self.eval_samples, generator))
+        return replace(own, test=evaluated_part(own.test, self.eval_samples, generator))
 
     def _tested(self, clients: int) -> set[int]:
         """The clients whose tests count."""
@@ -172,11 +176,6 @@ class FederatedDataModule(LightningDataModule, ABC):
         """(clients,) int64: n_i, the number of training samples."""
         return torch.tensor([len(rows) for rows in self.everyone.train], dtype=torch.int64)
 
-    @property
-    def groups(self) -> list[str]:
-        """For each client the name of its group (a domain, a kind of corruption); empty where there are none."""
-        return self._groups or [""] * self.num_clients
-
     @cached_property
     def global_test(self) -> Tensor:
         """Row numbers of all clients' tests in ascending order, a row that several clients hold only once."""
@@ -193,6 +192,14 @@ class FederatedDataModule(LightningDataModule, ABC):
         parts = [self.everyone.train, self.everyone.val, self.everyone.test, self.everyone.adapt, [self.global_test]]
         rows = union([rows for part in parts for rows in part])
         return partition_hash(parts, little_endian(self.labels(self.store, rows)))
+
+    def client_ids(self, round: int) -> Sequence[int]:
+        """The id of each client in the records of a round; its position stays 0 to num_clients - 1."""
+        return range(self.num_clients)
+
+    def groups_of(self, round: int) -> list[str]:
+        """The group of each client of a round."""
+        return self.groups
 
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
         """What the clients `ids` bring to a round. Here it is the same in all; a fresh population overrides this."""

@@ -2,38 +2,144 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
+    from matplotlib.figure import Figure
+
+Floats = NDArray[np.float64]
+
+_NAMED_CLIENTS = 60  # up to so many, every client has its id below it
+_NAMED_CLASSES = 12
+_COLOURS = ("#0969da", "#bf5700", "#1a7f37", "#8250df", "#bf3989", "#57606a", "#9a6700", "#1b7c83")
 
 
 def draw_partition(described: Mapping[str, Any], path: Path) -> None:
-    """Bars of the clients' sizes above a heat map client × class; clients from the largest to the smallest.
+    """Bars of the clients' sizes above a heat map client × class.
 
     Args:
         described: what `FederatedDataModule.describe` returns.
         path: where the PNG goes.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # a second of import, and no display is needed
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # here: matplotlib takes a second to import
+
+    figure = partition_figure(described)
+    FigureCanvasAgg(figure)  # needs no display
+    figure.savefig(path, format="png", dpi=120)
+
+
+def partition_figure(described: Mapping[str, Any]) -> "Figure":
+    """Clients stand in the same order in both panels: the largest first; many are first grouped by their main class."""
     from matplotlib.figure import Figure
 
-    counts = np.array([client["classes"] for client in described["clients"]], dtype=float)
-    order = np.argsort(-counts.sum(1), kind="stable")
-    counts = counts[order]
+    counts: Floats = np.array([client["classes"] for client in described["clients"]], dtype=float)
+    order = client_order(counts)
+    width = min(14.0, max(7.5, 2.2 + 0.22 * len(counts)))
+    tall = min(6.0, max(3.2, 0.07 * described["num_classes"]))
+    figure = Figure(figsize=(width, 2.6 + tall), layout="constrained")
+    bars, heat = figure.subplots(2, 1, sharex=True, height_ratios=(2.0, tall))
+    figure.suptitle(title(described), fontsize=11)
+    draw_sizes(bars, counts[order].sum(1), [described["clients"][client].get("group", "") for client in order])
+    draw_shares(heat, counts[order])
+    name_clients(heat, order)
+    return figure
+
+
+def client_order(counts: Floats) -> NDArray[np.int64]:
+    """Client ids from the largest to the smallest; those of many clients by the class they have most of, then so."""
+    sizes = counts.sum(1)
+    main = counts.argmax(1) if len(counts) > _NAMED_CLIENTS else np.zeros(len(counts))
+    return np.lexsort((-sizes, main))
+
+
+def title(described: Mapping[str, Any]) -> str:
+    """What the data are, and how large the clients."""
+    sizes = [client["train"] for client in described["clients"]]
+    whole = f"{described['num_clients']:,} clients, {described['num_classes']} classes, {sum(sizes):,} training samples"
+    varied = f"{min(sizes):,} to {max(sizes):,} per client, median {np.median(sizes):,.0f}"
+    each = varied if min(sizes) < max(sizes) else f"{max(sizes):,} per client"
+    return f"{described['name']}: {whole}\n{each}; data seed {described['seed']}, partition {described['hash']}"
+
+
+def draw_sizes(axes: "Axes", sizes: Floats, groups: list[str]) -> None:
+    """A bar for each client, in the colour of its group where there are a few groups."""
+    names = sorted(set(groups)) if len(set(groups)) <= len(_COLOURS) else [""]
+    for name, colour in zip(names, _COLOURS, strict=False):
+        own = np.where(np.array(groups) == name, sizes, 0) if len(names) > 1 else sizes
+        if len(sizes) <= _NAMED_CLIENTS:
+            axes.bar(np.arange(len(sizes)), own, width=0.8, color=colour, label=shortened(name))
+        else:  # one patch: a thousand bars take seconds
+            axes.stairs(own, np.arange(len(sizes) + 1) - 0.5, fill=True, color=colour, label=shortened(name))
+    if len(names) > 1:
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=4, frameon=False, fontsize=8)
+    scale_sizes(axes, sizes)
+    axes.set_ylabel("training samples")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(bottom=False)
+
+
+def scale_sizes(axes: "Axes", sizes: Floats) -> None:
+    """A logarithmic axis where sizes differ much; ticks are whole numbers in either case."""
+    from matplotlib.ticker import MaxNLocator, NullFormatter
+
+    largest = sizes.max(initial=1)
+    smallest = sizes.min(initial=largest, where=sizes > 0)
+    if largest > 20 * smallest:
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=10 ** np.floor(np.log10(smallest)) / 2)  # a client with one sample has a bar, too
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, 1.05 * largest)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+
+
+def shortened(name: str) -> str:
+    """A group's name, as much of it as a legend of four columns has room for."""
+    return name if len(name) <= 18 else f"{name[:17]}…"
+
+
+def draw_shares(axes: "Axes", counts: Floats) -> None:
+    """The classes of each client; a class that it lacks is white, and the smallest share can be told from none."""
+    from matplotlib.colors import PowerNorm
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
+
     share = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    figure = Figure(figsize=(min(14.0, max(7.0, 0.22 * len(counts))), 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    bars, heat = figure.subplots(2, 1, sharex=True, height_ratios=(2, 3))
-    places = np.arange(len(counts))
-    bars.bar(places, counts.sum(1), width=1.0 if len(counts) > 60 else 0.8, color="#0969da")
-    bars.set_yscale("log" if counts.sum(1).max() > 20 * max(counts.sum(1).min(), 1) else "linear")
-    bars.set_ylabel("training samples")
-    bars.set_title(f"{described['name']}: {described['num_clients']} clients, {int(counts.sum()):,} training samples")
-    image = heat.imshow(share.T, aspect="auto", cmap="Blues", vmin=0, vmax=1, interpolation="nearest", origin="lower")
-    heat.set_ylabel("class")
-    heat.set_yticks(range(0, described["num_classes"], max(1, described["num_classes"] // 10)))
-    heat.set_xlabel("client id, largest first" if len(counts) <= 60 else "clients, largest first")
-    if len(counts) <= 60:
-        heat.set_xticks(places, [str(client) for client in order], fontsize=8, rotation=90 if len(counts) > 20 else 0)
-    figure.colorbar(image, ax=heat, label="share of the client's samples", pad=0.01)
-    figure.savefig(path, format="png", dpi=110)
+    image = axes.imshow(
+        np.ma.masked_equal(share.T, 0),
+        aspect="auto",
+        cmap=visible_blues(),
+        norm=PowerNorm(0.5, vmin=0, vmax=1),  # the same in all pictures; by the root: of 80 classes most have 1 %
+        interpolation="nearest",
+        origin="lower",
+    )
+    classes = counts.shape[1]
+    axes.set_ylabel("class")
+    most_ticks = classes if classes <= _NAMED_CLASSES else 10
+    axes.yaxis.set_major_locator(MaxNLocator(most_ticks, steps=[1, 2, 5, 10], integer=True))
+    bar = axes.figure.colorbar(image, ax=axes, label="share of its samples (white: none)", pad=0.01)
+    bar.set_ticks([0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1], minor=False)
+    bar.ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+
+
+def visible_blues() -> "Colormap":
+    """matplotlib's Blues without its near-white end."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    return ListedColormap(colormaps["Blues"](np.linspace(0.15, 1, 256)))
+
+
+def name_clients(axes: "Axes", order: NDArray[np.int64]) -> None:
+    """Ids where they can be read, else how many clients there are."""
+    if len(order) <= _NAMED_CLIENTS:
+        axes.set_xticks(range(len(order)), [str(client) for client in order], fontsize=8)
+        axes.set_xlabel("client id, largest first")
+    else:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+        axes.set_xlabel("clients, by the class they have most of, then by size")

@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -39,14 +39,11 @@ class Split:
     val: Tensor
     test: Tensor
     adapt: Tensor
+    group: str = ""
 
     def limited(self, rows: int | None) -> "Split":
         """At most so many rows in each part."""
-        return Split(self.train[:rows], self.val[:rows], self.test[:rows], self.adapt[:rows])
-
-    def tested_on(self, test: Tensor) -> "Split":
-        """The same with another test part."""
-        return replace(self, test=test)
+        return Split(self.train[:rows], self.val[:rows], self.test[:rows], self.adapt[:rows], self.group)
 
 
 def split(client: int, parts: Parts, shares: Shares, generator: np.random.Generator) -> Split:
@@ -65,7 +62,9 @@ def split(client: int, parts: Parts, shares: Shares, generator: np.random.Genera
     else:
         val, rest = np.split(rest, [share(len(rest), shares.val, least=0)])
     adapt, train = np.split(rest, [share(len(rest), shares.adapt, least=1)])
-    return Split(*(torch.from_numpy(part) for part in (train, val, test, adapt)))
+    group = parts.groups[client] if parts.groups is not None else ""
+    parts_of_it = {"train": train, "val": val, "test": test, "adapt": adapt}
+    return Split(**{name: torch.from_numpy(rows) for name, rows in parts_of_it.items()}, group=group)
 
 
 def share(n: int, fraction: float, least: int) -> int:

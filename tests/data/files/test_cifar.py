@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedlit.data.files.cifar import CIFAR10, read_batches, read_cifar10
 from tests.data.files import flip, refused, small, unless_refused, with_checksums
-from tests.data.files.conftest import Real
+from tests.real_files import Real
 
 ROWS = 4  # of each batch
 DRAW = np.random.default_rng(0)

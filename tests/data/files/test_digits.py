@@ -15,7 +15,7 @@ from PIL import Image
 from fedlit.data.files import Pictures, mnist
 from fedlit.data.files.digits import DOMAINS, read_digits, resize
 from tests.data.files import flip, refused, small, unless_refused, write_idx
-from tests.data.files.conftest import Real
+from tests.real_files import Real
 
 DRAW = np.random.default_rng(0)
 Y = np.array([1, 0, 9, 5, 3], np.uint8)  # the first three are for training

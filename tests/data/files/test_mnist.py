@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedlit.data.files import Pictures
 from fedlit.data.files.mnist import FASHION_MNIST, MNIST, read_fashion_mnist, read_idx, read_idx_set, read_mnist
 from tests.data.files import flip, refused, small, unless_refused, with_checksums, write_idx
-from tests.data.files.conftest import Real
+from tests.real_files import Real
 
 SMALL = small(MNIST, train_rows=6, test_rows=4)
 DRAW = np.random.default_rng(0)

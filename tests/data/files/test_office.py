@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from fedlit.data.files.office import CLASSES, DOMAINS, read_office, standardise
 from tests.data.files import refused
-from tests.data.files.conftest import Real
+from tests.real_files import Real
 
 DRAW = np.random.default_rng(0)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fedlit.data.files.shakespeare import ALPHABET, WINDOW, Texts, clean, read_shakespeare, windows
 from tests.data.files import refused
-from tests.data.files.conftest import Real
+from tests.real_files import Real
 
 LONG = "Tis better, sir,\n  than nothing; & so on:\n\n" * 4
 LINES = ["To be, or not to be:", "That is the question", "", "Whether 'tis nobler (in the mind)"]

@@ -1,0 +1,28 @@
+"""Pictures stay bytes in memory; a batch of them becomes numbers of mean 0 and deviation 1 when it is gathered."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedlit.errors import require
+
+
+def normalisation(mean: Sequence[float], std: Sequence[float]) -> dict[str, Tensor]:
+    """`scale` and `shift` (channels, 1, 1): byte * scale + shift = (byte / 255 - mean) / std."""
+    require(
+        len(mean) == len(std) and min(std, default=1.0) > 0,
+        f"data.mean is {list(mean)} and data.std is {list(std)}. Give one number per channel in each, std above 0.",
+    )
+    centre, width = (torch.tensor(values, dtype=torch.float64).view(-1, 1, 1) for values in (mean, std))
+    return {"scale": (1 / (255 * width)).float(), "shift": (-centre / width).float()}
+
+
+def normalised(store: dict[str, Tensor], index: Tensor) -> Tensor:
+    """x of these rows, as numbers in the model's dtype."""
+    return scaled(store, store["x"].index_select(0, index))
+
+
+def scaled(store: dict[str, Tensor], pictures: Tensor) -> Tensor:
+    """Bytes (rows, channels, height, width) as numbers."""
+    return pictures.to(store["scale"].dtype) * store["scale"] + store["shift"]

@@ -1,0 +1,254 @@
+"""MNIST, Fashion-MNIST and CIFAR-10: bytes in memory once, cut into clients by a partition recipe.
+
+Samples are normalised, and augmented where asked, batch by batch inside the engine's program. A corruption recipe may
+then change what the clients train on; with `fresh`, every round draws clients of its own from the training pictures.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlit import keys
+from fedlit.data.base import ClientData, FederatedDataModule, Store
+from fedlit.data.corruption import Corrupted, Corruption, Pool
+from fedlit.data.files import Pictures, Published
+from fedlit.data.files.cifar import CIFAR10 as CIFAR10_FILES
+from fedlit.data.files.cifar import read_cifar10
+from fedlit.data.files.fetch import fetch
+from fedlit.data.files.mnist import FASHION_MNIST as FASHION_MNIST_FILES
+from fedlit.data.files.mnist import MNIST as MNIST_FILES
+from fedlit.data.files.mnist import read_fashion_mnist, read_mnist
+from fedlit.data.normalise import normalisation, scaled
+from fedlit.data.partition.base import Labels, Partition, Parts, RowNumbers
+from fedlit.data.partition.power_law import PowerLaw
+from fedlit.data.rowcode import Augmentation, RowCode, viewed
+from fedlit.data.shared import shared
+from fedlit.data.split import Split, share
+from fedlit.errors import DataError, require
+from fedlit.keys import Purpose
+from fedlit.places import data_root
+
+NUM_CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Clients that are drawn anew every round: the population is a distribution, not a list.
+
+    Args:
+        clients: clients of each round; trainer.clients_per_round must be the same
+        samples: training samples of each of them
+    """
+
+    clients: int = 10
+    samples: int = 1280
+
+    def __post_init__(self) -> None:
+        require(self.clients >= 1, f"data.fresh.clients is {self.clients}. Set it to 1 or more.")
+        require(self.samples >= 1, f"data.fresh.samples is {self.samples}. Set it to 1 or more.")
+
+
+class PictureData(FederatedDataModule):
+    """Base of the sets of small labelled pictures.
+
+    Args:
+        root: folder of the data sets, laid out as by torchvision; FEDLIT_DATA or ./data when not given
+        partition: recipe that hands out the pictures; FedBC's PowerLaw when not given
+        corruption: recipe for what the clients' training data suffer; none by default
+        fresh: draw the clients anew every round instead of partitioning once
+        global_test: what global/acc is measured on: the clients' tests, or the official test pictures, kept apart
+        augment: what training pictures go through: a random crop after padding by 4, and a random mirroring
+        mean: mean of each channel that is subtracted; the set's usual one when not given
+        std: deviation of each channel that is divided by; the set's usual one when not given
+        common: options of every data set (FederatedDataModule): test_fraction, val_fraction, seed ...
+    """
+
+    published: ClassVar[Published]
+    usual_mean: ClassVar[tuple[float, ...]]
+    usual_std: ClassVar[tuple[float, ...]]
+
+    def __init__(
+        self,
+        root: str | None = None,
+        partition: Partition | None = None,
+        corruption: Corruption | None = None,
+        fresh: Fresh | None = None,
+        global_test: Literal["clients", "official"] = "clients",
+        augment: Augmentation = "none",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        **common: Any,
+    ) -> None:
+        super().__init__(**common)
+        require(
+            fresh is None or partition is None,
+            "data.fresh and data.partition are both given, but fresh clients are drawn, not partitioned. "
+            "Leave one of them out.",
+        )
+        self.root = data_root(root)
+        self.partition = partition or PowerLaw()
+        self.corruption = corruption
+        self.fresh = fresh
+        self.is_fresh = fresh is not None
+        self.keeps_official_test = global_test == "official" or self.is_fresh
+        self.augment = augment
+        self.normalisation = normalisation(mean or self.usual_mean, std or self.usual_std)
+        if augment != "none":
+            self.vary = self._vary
+
+    # ---- the pictures ----------------------------------------------------------------------------------------------
+
+    def prepare_data(self) -> None:
+        """Download the files where they are missing and the machine can."""
+        if self.published.layout.missing(self.root):
+            fetch(self.published.layout, self.root)
+
+    @abstractmethod
+    def read(self, root: Path) -> Pictures:
+        """The set as published, verified."""
+
+    @cached_property
+    def pictures(self) -> Pictures:
+        """The set as published; read when it is first asked for."""
+        self.prepare_data()
+        published = self.read(self.root)
+        return replace(published, x=shared(published.x))
+
+    @cached_property
+    def code(self) -> RowCode:
+        """What row numbers mean."""
+        return RowCode(len(self.pictures.y), NUM_CLASSES)
+
+    def build_store(self) -> Store:
+        """Bytes, labels and how to normalise."""
+        return {"x": torch.from_numpy(self.pictures.x), "y": torch.from_numpy(self.pictures.y), **self.normalisation}
+
+    def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Gathered, augmented and normalised."""
+        picture = self.code.picture(index)
+        x = store["x"].index_select(0, picture)
+        if self.augment != "none":
+            x = viewed(x, self.code.view(index))
+        return scaled(store, x), self.labels(store, index)
+
+    def labels(self, store: Store, index: Tensor) -> Tensor:
+        return self.code.label(index, store["y"].index_select(0, self.code.picture(index)))
+
+    def count_classes(self, store: Store) -> int:
+        return NUM_CLASSES
+
+    def _vary(self, rows: RowNumbers, generator: np.random.Generator) -> RowNumbers:
+        return self.code.varied(rows, generator, flip=self.augment == "crop_flip")
+
+    # ---- a list of clients -----------------------------------------------------------------------------------------
+
+    def build(self) -> tuple[Store, Parts]:
+        pictures = self.pictures
+        labels = Labels(
+            pictures.y, pictures.official_train, pictures.official_test, NUM_CLASSES, self.keeps_official_test
+        )
+        return self.build_store(), self.partition.assign(labels, self.seed)
+
+    def split_client(self, client: int, parts: Parts) -> Split:
+        own = super().split_client(client, parts)
+        if self.corruption is None:
+            return own
+        drawn = self._corrupted(own.train.numpy(), len(own.train), round=0, position=client)
+        return replace(own, train=torch.from_numpy(drawn.rows), group=drawn.group)
+
+    def _corrupted(self, rows: RowNumbers, size: int, *, round: int, position: int) -> Corrupted:
+        generator = keys.generator(self.seed, Purpose.CORRUPT, round=round, client=position)
+        if self.corruption is None:
+            return Corrupted(generator.choice(rows, size, replace=size > len(rows)), "")
+        return self.corruption.draw(Pool(rows, self.pictures.y, self.code), size, position, generator)
+
+    @cached_property
+    def global_test(self) -> Tensor:
+        if not self.keeps_official_test:
+            return super().global_test
+        return torch.from_numpy(self.pictures.official_test)
+
+    # ---- or clients drawn every round ------------------------------------------------------------------------------
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.fresh is None or self._everyone is not None:
+            super().setup(stage)
+            return
+        self._everyone = ClientData(self.build_store(), train=[], val=[], test=[], adapt=[], vary=self.vary)
+        self._everyone = self.load(0, range(self.fresh.clients))
+        self.groups = self.groups_of(0)
+
+    @cached_property
+    def _pool_and_val(self) -> tuple[RowNumbers, RowNumbers]:
+        """The official training pictures: those that fresh clients draw from, and those for validation."""
+        rows = self.pictures.official_train
+        shuffled = keys.generator(self.seed, Purpose.SPLIT).permutation(rows)
+        val, pool = np.split(shuffled, [share(len(rows), self.shares.val, least=0)])
+        return pool, val
+
+    @cached_property
+    def global_val(self) -> Tensor:
+        if self.fresh is None:
+            return super().global_val
+        return torch.from_numpy(np.sort(self._pool_and_val[1]))
+
+    def client_ids(self, round: int) -> Sequence[int]:
+        first = round * self.num_clients if self.is_fresh else 0
+        return range(first, first + self.num_clients)
+
+    def groups_of(self, round: int) -> list[str]:
+        if self.fresh is None:
+            return super().groups_of(round)
+        return [self._drawn(round, k).group for k in range(self.fresh.clients)]
+
+    def load(self, round: int, ids: Sequence[int]) -> ClientData:
+        if self.fresh is None:
+            return super().load(round, ids)
+        unknown = [k for k in ids if not 0 <= k < self.fresh.clients]
+        if unknown:
+            raise DataError(f"Client {unknown[0]} does not exist. A round has clients 0 to {self.fresh.clients - 1}.")
+        train = [torch.from_numpy(self._drawn(round, k).rows) for k in ids]
+        nothing = [torch.empty(0, dtype=torch.int64) for _ in ids]
+        return ClientData(self.store, train=train, val=nothing, test=nothing, adapt=nothing, vary=self.vary)
+
+    def _drawn(self, round: int, k: int) -> Corrupted:
+        assert self.fresh is not None
+        samples = self.fresh.samples if self.limit is None else min(self.limit, self.fresh.samples)
+        return self._corrupted(self._pool_and_val[0], samples, round=round, position=k)
+
+
+class MNIST(PictureData):
+    """MNIST: 70,000 handwritten digits, 1x28x28."""
+
+    published = MNIST_FILES
+    usual_mean, usual_std = (0.1307,), (0.3081,)
+
+    def read(self, root: Path) -> Pictures:
+        return read_mnist(root)
+
+
+class FashionMNIST(PictureData):
+    """Fashion-MNIST: 70,000 articles of clothing, 1x28x28."""
+
+    published = FASHION_MNIST_FILES
+    usual_mean, usual_std = (0.2860,), (0.3530,)
+
+    def read(self, root: Path) -> Pictures:
+        return read_fashion_mnist(root)
+
+
+class CIFAR10(PictureData):
+    """CIFAR-10: 60,000 photographs in 10 classes, 3x32x32."""
+
+    published = CIFAR10_FILES
+    usual_mean, usual_std = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+    def read(self, root: Path) -> Pictures:
+        return read_cifar10(root)
