@@ -55,7 +55,7 @@ def folder_name(words: str) -> str:
 # what runs
 
 
-@pytest.mark.parametrize("config", [path.name for path in SHIPPED])
+@pytest.mark.parametrize("config", [path.name for path in SHIPPED if path.name.startswith("synthetic")])
 def test_a_shipped_config_trains_and_writes_the_files_of_a_run(call: Call, config: str) -> None:
     answer = call(f"fit --config {config} --trainer.rounds 2 --trainer.checkpoint_every 1 --run run")
     assert answer.code == 0

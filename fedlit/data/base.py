@@ -46,7 +46,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         val_fraction: share of the remaining training samples that is kept for validation; 0 for none
         adapt_fraction: share of the then remaining ones that is kept for adapting personal models; 0 for none
         split: how the test share is taken: shuffled, or tail, the last rows as they were assigned (see docs/data.md)
-        limit: for a quick try: keep at most so many samples in each part of each client
+        limit: for a quick try: keep at most so many samples in each part of each client, and of an official test
         eval_clients: test on so many clients, drawn by the seed, instead of on all
         eval_samples: test on at most so many samples of each client, drawn by the seed
         allow_empty: accept clients without training data, which then never train

@@ -28,6 +28,7 @@ from fedlit.data.files import Labels
 from fedlit.data.files.digits import DOMAINS, read_digits
 from fedlit.data.normalise import normalisation, normalised
 from fedlit.data.partition.base import Parts, RowNumbers
+from fedlit.data.shared import shared
 from fedlit.errors import DataError, nearest, require
 from fedlit.keys import Purpose
 from fedlit.places import data_root
@@ -83,7 +84,7 @@ class Digits(FederatedDataModule):
         y = np.concatenate([pictures.y for pictures in sets.values()])
         rows = rows_of_each(len(pictures.y) for pictures in sets.values())
         cuts = {name: self._cut(name, own, y) for name, own in zip(sets, rows, strict=True)}
-        store = {"x": torch.from_numpy(x), "y": torch.from_numpy(y), **normalisation(HALF, HALF)}
+        store = {"x": torch.from_numpy(shared(x)), "y": torch.from_numpy(y), **normalisation(HALF, HALF)}
         return store, one_client_each(cuts)
 
     def _cut(self, name: str, rows: RowNumbers, y: Labels) -> Cut:

@@ -17,6 +17,7 @@ from fedlit.data.domains import cut, one_client_each
 from fedlit.data.files.folders import read_folders
 from fedlit.data.normalise import normalisation, normalised
 from fedlit.data.partition.base import Parts
+from fedlit.data.shared import shared
 from fedlit.errors import DataError, nearest, require
 from fedlit.keys import Purpose
 
@@ -78,7 +79,7 @@ class ImageFolders(FederatedDataModule):
             for name, number in numbers.items()
         }
         x = pictures.x if len(used) == len(pictures.x) else pictures.x[used]
-        store = {"x": torch.from_numpy(x), "y": torch.from_numpy(pictures.y[used]), **self.normalisation}
+        store = {"x": torch.from_numpy(shared(x)), "y": torch.from_numpy(pictures.y[used]), **self.normalisation}
         return store, one_client_each(cuts)
 
     def _number(self, name: str, known: list[str]) -> int:

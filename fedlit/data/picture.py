@@ -53,14 +53,16 @@ def partition_figure(described: Mapping[str, Any]) -> "Figure":
 def client_order(counts: Floats) -> NDArray[np.int64]:
     """Client ids from the largest to the smallest; those of many clients by the class they have most of, then so."""
     sizes = counts.sum(1)
-    main = counts.argmax(1) if len(counts) > _NAMED_CLIENTS else np.zeros(len(counts))
-    return np.lexsort((-sizes, main))
+    if len(counts) <= _NAMED_CLIENTS:
+        return np.argsort(-sizes, kind="stable")
+    return np.lexsort((-sizes, np.where(sizes > 0, counts.argmax(1), counts.shape[1])))  # the empty ones last
 
 
 def title(described: Mapping[str, Any]) -> str:
     """What the data are, and how large the clients."""
     sizes = [client["train"] for client in described["clients"]]
-    whole = f"{described['num_clients']:,} clients, {described['num_classes']} classes, {sum(sizes):,} training samples"
+    clients = f"{len(sizes):,} client{'s' * (len(sizes) > 1)}"
+    whole = f"{clients}, {described['num_classes']} classes, {sum(sizes):,} training samples"
     varied = f"{min(sizes):,} to {max(sizes):,} per client, median {np.median(sizes):,.0f}"
     each = varied if min(sizes) < max(sizes) else f"{max(sizes):,} per client"
     return f"{described['name']}: {whole}\n{each}; data seed {described['seed']}, partition {described['hash']}"
@@ -142,4 +144,4 @@ def name_clients(axes: "Axes", order: NDArray[np.int64]) -> None:
         axes.set_xlabel("client id, largest first")
     else:
         axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_xlabel("clients, by the class they have most of, then by size")
+        axes.set_xlabel("number of clients, in the order of the class they have most of, then of size")

@@ -173,7 +173,7 @@ class PictureData(FederatedDataModule):
     def global_test(self) -> Tensor:
         if not self.keeps_official_test:
             return super().global_test
-        return torch.from_numpy(self.pictures.official_test)
+        return torch.from_numpy(self.pictures.official_test[: self.limit])
 
     # ---- or clients drawn every round ------------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class PictureData(FederatedDataModule):
     def global_val(self) -> Tensor:
         if self.fresh is None:
             return super().global_val
-        return torch.from_numpy(np.sort(self._pool_and_val[1]))
+        return torch.from_numpy(np.sort(self._pool_and_val[1][: self.limit]))
 
     def client_ids(self, round: int) -> Sequence[int]:
         first = round * self.num_clients if self.is_fresh else 0
