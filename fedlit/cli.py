@@ -1,4 +1,4 @@
-"""`fedlit`: parses, calls, prints. `fit` is LightningCLI; every other command is a thin file in commands/."""
+"""`fedlit`: parses, calls, prints. `fit` and `data` are LightningCLI; every command is a thin file in commands/."""
 
 import argparse
 import sys
@@ -11,6 +11,7 @@ from fedlit.progress import show_lines
 
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
+    "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
     "bench": "client steps per second of each engine against a hand-written loop",
 }
 
@@ -48,6 +49,10 @@ def dispatch(arguments: list[str]) -> int:
         from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import
 
         return fit(rest)
+    if name == "data":
+        from fedlit.commands.data import show_data  # as above
+
+        return show_data(rest)
     command = import_module(f"fedlit.commands.{name}")
     parser = argparse.ArgumentParser(prog=f"fedlit {name}", description=COMMANDS[name])
     command.add_arguments(parser)

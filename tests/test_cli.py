@@ -273,7 +273,7 @@ def test_help_without_a_command_lists_the_commands(call: Call, words: str) -> No
         ("fitt", "no command 'fitt'. Did you mean 'fit'"),
         ("fit", "Nothing says what to train.*--config"),
         ("fit --config", "name a file after it"),
-        ("fit --config nothing.yaml", "no config 'nothing.yaml'.*fedlit ships: synthetic_fedavg.yaml, synthetic_fedbc"),
+        ("fit --config nothing.yaml", "no config 'nothing.yaml'.*fedlit ships: .*synthetic_fedavg.yaml, synthetic_fedbc"),
         ("fit --config synthetic_fedbv.yaml", "Did you mean 'synthetic_fedbc.yaml'"),
         ("fit --config synthetic_fedbc.yaml --trainer.rounds", "--trainer.rounds stands without a value"),
         ("fit --config synthetic_fedbc.yaml 3", "'3' belongs to no option"),

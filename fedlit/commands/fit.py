@@ -43,6 +43,8 @@ class Parser(LightningArgumentParser):
 class FitCLI(LightningCLI):
     """`fedlit fit`: Lightning's command line, with a run folder and W&B."""
 
+    command = "fit"
+    description = "Train. --model.help FedBC and --data.help Synthetic explain the options of a class."
     trainer: FederatedTrainer
 
     def __init__(self, arguments: list[str]) -> None:
@@ -58,8 +60,8 @@ class FitCLI(LightningCLI):
             auto_configure_optimizers=False,
             load_from_checkpoint_support=False,
             parser_kwargs={
-                "prog": "fedlit fit",
-                "description": "Train. --model.help FedBC and --data.help Synthetic explain the options of a class.",
+                "prog": f"fedlit {self.command}",
+                "description": self.description,
                 "default_env": False,
                 "dump_header": [f"fedlit=={fedlit.__version__}"],
             },
@@ -103,16 +105,9 @@ class FitCLI(LightningCLI):
         require(0 <= seed < 2**32, f"seed_everything is {seed}; give a whole number from 0 to 4294967295.")
 
     def instantiate_classes(self) -> None:
-        """Lightning's; a constructor's refusal is told apart from the parser's wrapping."""
-        try:
+        """Lightning's, with plain errors."""
+        with plain_refusals():
             super().instantiate_classes()
-        except ValueError as error:
-            refused = re.search(r"^  - (?!Expected an? )(.*)", str(error), re.MULTILINE)
-            if refused is None:
-                raise
-            raise ConfigError(refused[1]) from error
-        except MisconfigurationException as error:  # Lightning's own, such as a max_time that is none
-            raise ConfigError(" ".join(str(error).split())) from error
 
     def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
         """The trainer with its run folder and logger."""
@@ -138,6 +133,20 @@ class FitCLI(LightningCLI):
 
 
 @contextmanager
+def plain_refusals() -> Iterator[None]:
+    """A constructor's refusal is told apart from the parser's wrapping."""
+    try:
+        yield
+    except ValueError as error:
+        refused = re.search(r"^  - (?!Expected an? )(.*)", str(error), re.MULTILINE)
+        if refused is None:
+            raise
+        raise ConfigError(refused[1]) from error
+    except MisconfigurationException as error:  # Lightning's own, such as a max_time that is none
+        raise ConfigError(" ".join(str(error).split())) from error
+
+
+@contextmanager
 def logged_to(folder: RunFolder) -> Iterator[None]:
     """fedlit's lines also go to the run's log.txt, from the moment the folder exists."""
     handler = logging.FileHandler(folder.log, delay=True)
@@ -158,11 +167,16 @@ def default_name(config: dict[str, Any]) -> str:
     return run_name(data, algorithm, config["seed_everything"], fingerprint(deciding(config)))
 
 
+def find_own_classes() -> None:
+    """A config may name a class of the user's, in the folder where fedlit is called."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
 def fit(arguments: list[str]) -> int:
     """Train; ends with a small table and the run folder's path."""
     quiet_lightning()
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a config may name a class of the user's, in the folder where fedlit is called
+    find_own_classes()
     cli = FitCLI(resolve_configs(arguments))
     trainer = cli.trainer
     folder = trainer.folder

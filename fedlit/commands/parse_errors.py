@@ -17,7 +17,6 @@ from fedlit.rules import REFUSED_TRAINER_ARGUMENTS
 from fedlit.settings import flatten
 
 _BASES: dict[str, type] = {"model": Client, "data": FederatedDataModule}
-_HELP = "fedlit fit --help lists every argument, fedlit fit --model.help CLASS those of a class."
 
 
 def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
@@ -38,20 +37,25 @@ def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
         return f"{place(files, key=key, value=found[2])}{key} is {found[2]!r}, but it must be {' or '.join(hints)}."
     if found := re.search(r"arguments are required: (.*)", message):
         lacking = f"{key} lacks {found[1]}." if key else "Nothing says what to train."
-        return f"{lacking} Name a config, such as --config synthetic_fedbc.yaml, or give each value. {_HELP}"
-    return misplaced(message, key)
+        return f"{lacking} Name a config, such as --config synthetic_fedbc.yaml, or give each value. {see_help(parser)}"
+    return misplaced(message, key, see_help(parser))
 
 
-def misplaced(message: str, key: str) -> str:
+def see_help(parser: ArgumentParser) -> str:
+    """Where the options are listed."""
+    return f"{parser.prog} --help lists every argument, {parser.prog} --model.help CLASS those of a class."
+
+
+def misplaced(message: str, key: str, hint: str) -> str:
     """A word that is missing, or stands where it does not belong; else the parser's own message in one line."""
     if found := re.search(r"Multiple subclasses with name (\w+)\. .*: (.*)\.", message):
         return f"{key} names the class '{found[1]}', and there are several. Give one of {found[2]}."
     if found := re.search(r"not correspond to a subclass of (\w+)(?:.|\n)*Given value: (\S+)", message):
-        return f"{key} names '{found[2]}', which is no {found[1]}. Give a class that is one. {_HELP}"
+        return f"{key} names '{found[2]}', which is no {found[1]}. Give a class that is one. {hint}"
     if found := re.search(r"unrecognized arguments: (\S+)", message):
-        return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {_HELP}"
+        return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {hint}"
     if found := re.search(r"argument --([\w.]+): expected one argument", message):
-        return f"--{found[1]} stands without a value. Write it after the option, as in --trainer.rounds 20. {_HELP}"
+        return f"--{found[1]} stands without a value. Write it after the option, as in --trainer.rounds 20. {hint}"
     if found := re.search(r"Unable to load config '(.*?)'", message):
         return f"{key.split('.')[0]} is '{found[1]}', which is no YAML file. Give a file, or options one by one."
     if found := re.search(r'Linked "([\w.]+)" must be given via "(\w+)"', message):
@@ -69,7 +73,9 @@ def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
         reason = REFUSED_TRAINER_ARGUMENTS[name]
         return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {reason}"
     known = [option for option in known_options(group, parser) if not f"{group}.{name}".startswith(f"{option}.")]
-    return f"{place(files, key=key)}'{group}.{name}' is no option. " + nearest(f"{group}.{name}", known) + _HELP
+    return (
+        f"{place(files, key=key)}'{group}.{name}' is no option. " + nearest(f"{group}.{name}", known) + see_help(parser)
+    )
 
 
 def unknown_class(key: str, name: str, files: list[str]) -> str:
