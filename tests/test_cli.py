@@ -273,7 +273,21 @@ def test_help_without_a_command_lists_the_commands(call: Call, words: str) -> No
         ("fitt", "no command 'fitt'. Did you mean 'fit'"),
         ("fit", "Nothing says what to train.*--config"),
         ("fit --config", "name a file after it"),
-        ("fit --config nothing.yaml", "no config 'nothing.yaml'.*fedlit ships: .*synthetic_fedavg.yaml, synthetic_fedbc"),
+        (
+            "fit --config digits_fedavg.yaml --data.val_fraction 0.2",
+            "'data.val_fraction' is no option of this data set",
+        ),
+        (
+            "fit --config cifar_flip_fedavg.yaml --data.corruption.rate 1.3",
+            "data.corruption.rate is 1.3. It is a share",
+        ),
+        ("fit --config cifar_fedbc.yaml --data.partition.num_klients 5", "Did you mean 'data.partition.num_clients'"),
+        ("fit --config cifar_fedbc.yaml --data.partition PowerLow", "Did you mean 'PowerLaw'"),
+        ("fit --config cifar_imbalance_fedavg.yaml --data.fresh.clients 0", "data.fresh.clients is 0"),
+        (
+            "fit --config nothing.yaml",
+            "no config 'nothing.yaml'.*fedlit ships: .*synthetic_fedavg.yaml, synthetic_fedbc",
+        ),
         ("fit --config synthetic_fedbv.yaml", "Did you mean 'synthetic_fedbc.yaml'"),
         ("fit --config synthetic_fedbc.yaml --trainer.rounds", "--trainer.rounds stands without a value"),
         ("fit --config synthetic_fedbc.yaml 3", "'3' belongs to no option"),

@@ -138,7 +138,7 @@ def plain_refusals() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        refused = re.search(r"^  - (?!Expected an? )(.*)", str(error), re.MULTILINE)
+        refused = re.search(r"^ +- (?!Expected an? |Does not validate)(.*)", str(error), re.MULTILINE)
         if refused is None:
             raise
         raise ConfigError(refused[1]) from error

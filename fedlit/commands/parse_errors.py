@@ -12,11 +12,18 @@ from jsonargparse import ArgumentParser
 from fedlit import models
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
+from fedlit.data.corruption import Corruption
+from fedlit.data.partition.base import Partition
 from fedlit.errors import ConfigError, nearest
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS
 from fedlit.settings import flatten
 
-_BASES: dict[str, type] = {"model": Client, "data": FederatedDataModule}
+_BASES: dict[str, type] = {
+    "model": Client,
+    "data": FederatedDataModule,
+    "data.partition": Partition,
+    "data.corruption": Corruption,
+}
 
 
 def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
@@ -72,10 +79,12 @@ def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
     if group == "trainer" and name in REFUSED_TRAINER_ARGUMENTS:
         reason = REFUSED_TRAINER_ARGUMENTS[name]
         return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {reason}"
-    known = [option for option in known_options(group, parser) if not f"{group}.{name}".startswith(f"{option}.")]
-    return (
-        f"{place(files, key=key)}'{group}.{name}' is no option. " + nearest(f"{group}.{name}", known) + see_help(parser)
-    )
+    asked = f"{group}.{name}"
+    known = {option for option in known_options(parser) if not asked.startswith(f"{option}.")}
+    where = f"{place(files, key=key)}'{asked}' is no option"
+    if asked in known:  # of another class
+        return f"{where} of this {'data set' if group == 'data' else 'algorithm'}. {see_help(parser)}"
+    return f"{where}. {nearest(asked, sorted(known))}{see_help(parser)}"
 
 
 def unknown_class(key: str, name: str, files: list[str]) -> str:
@@ -89,16 +98,15 @@ def unknown_class(key: str, name: str, files: list[str]) -> str:
     return f"{found} {nearest(name, names)}{listed}"
 
 
-def known_options(group: str, parser: ArgumentParser) -> Iterable[str]:
-    """Every option of the command line, and those of all known classes of the group."""
+def known_options(parser: ArgumentParser) -> Iterable[str]:
+    """Every option of the command line, and those of all known classes."""
     for action in parser._actions:  # argparse has no public list of its options
         yield from (option.removeprefix("--") for option in action.option_strings if not option.endswith("+"))
-    if group not in _BASES:
-        return
-    for known in subclasses(_BASES[group]):
-        for ancestor in known.__mro__:
-            if "__init__" in vars(ancestor) and issubclass(ancestor, _BASES[group]):
-                yield from (f"{group}.{name}" for name in inspect.signature(ancestor.__init__).parameters)
+    for place_of, base in _BASES.items():
+        for known in subclasses(base):
+            for ancestor in known.__mro__:
+                if "__init__" in vars(ancestor) and issubclass(ancestor, base):
+                    yield from (f"{place_of}.{name}" for name in inspect.signature(ancestor.__init__).parameters)
     for net in models.__all__:
         yield from (f"model.net.{name}" for name in inspect.signature(getattr(models, net)).parameters)
 
