@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data.base import share
 from fedlit.data.partition import (
     IID,
     ClassesPerClient,
@@ -33,6 +32,7 @@ from fedlit.data.partition import (
 )
 from fedlit.data.partition.dirichlet import raised
 from fedlit.data.partition.power_law import power_law_sizes
+from fedlit.data.split import share
 from fedlit.errors import ConfigError, DataError
 
 Cell = tuple[str, int, float]  # data set, C, exponent
