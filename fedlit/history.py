@@ -104,7 +104,7 @@ def user_records(
     accuracy_local = missing if local is None else local.accuracy
     return {
         "client": data.client_ids(round),
-        "group": data.groups_of(round),
+        "group": data.load(round, range(data.num_clients)).groups,
         "size": data.sizes.tolist(),
         "weight": weight.numpy(),
         **{name: column.numpy() for name, column in kept.items()},

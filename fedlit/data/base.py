@@ -35,6 +35,7 @@ class ClientData:
     val: list[Tensor]
     test: list[Tensor]
     adapt: list[Tensor]
+    groups: list[str]  # of each client a domain or a kind of corruption; empty texts where there are none
     vary: Vary | None = None  # draws the augmentation of a client's batches, given as row numbers
 
 
@@ -77,7 +78,6 @@ class FederatedDataModule(LightningDataModule, ABC):
         self.allow_empty = allow_empty
         self.seed = seed
         self._everyone: ClientData | None = None
-        self.groups: list[str] = []  # of each client a domain or a kind of corruption; empty texts where there are none
 
     # ---- what a data set may override ------------------------------------------------------------------------------
 
@@ -123,9 +123,9 @@ class FederatedDataModule(LightningDataModule, ABC):
             val=[part.val for part in splits],
             test=[part.test if k in tested else part.test[:0] for k, part in enumerate(splits)],
             adapt=[part.adapt for part in splits],
+            groups=[part.group for part in splits],
             vary=self.vary,
         )
-        self.groups = [part.group for part in splits]
 
     def split_client(self, client: int, parts: Parts) -> Split:
         """The parts of one client; a data set may change its training rows here."""
@@ -176,6 +176,11 @@ class FederatedDataModule(LightningDataModule, ABC):
         """(clients,) int64: n_i, the number of training samples."""
         return torch.tensor([len(rows) for rows in self.everyone.train], dtype=torch.int64)
 
+    @property
+    def groups(self) -> list[str]:
+        """For each client the name of its group (a domain, a kind of corruption); empty where there are none."""
+        return self.everyone.groups
+
     @cached_property
     def global_test(self) -> Tensor:
         """Row numbers of all clients' tests in ascending order, a row that several clients hold only once."""
@@ -197,10 +202,6 @@ class FederatedDataModule(LightningDataModule, ABC):
         """The id of each client in the records of a round; its position stays 0 to num_clients - 1."""
         return range(self.num_clients)
 
-    def groups_of(self, round: int) -> list[str]:
-        """The group of each client of a round."""
-        return self.groups
-
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
         """What the clients `ids` bring to a round. Here it is the same in all; a fresh population overrides this."""
         unknown = [client for client in ids if not 0 <= client < self.num_clients]
@@ -213,6 +214,7 @@ class FederatedDataModule(LightningDataModule, ABC):
             val=[everyone.val[client] for client in ids],
             test=[everyone.test[client] for client in ids],
             adapt=[everyone.adapt[client] for client in ids],
+            groups=[everyone.groups[client] for client in ids],
             vary=everyone.vary,
         )
 

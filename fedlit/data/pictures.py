@@ -181,9 +181,8 @@ class PictureData(FederatedDataModule):
         if self.fresh is None or self._everyone is not None:
             super().setup(stage)
             return
-        self._everyone = ClientData(self.build_store(), train=[], val=[], test=[], adapt=[], vary=self.vary)
+        self._everyone = ClientData(self.build_store(), train=[], val=[], test=[], adapt=[], groups=[])
         self._everyone = self.load(0, range(self.fresh.clients))
-        self.groups = self.groups_of(0)
 
     @cached_property
     def _pool_and_val(self) -> tuple[RowNumbers, RowNumbers]:
@@ -203,20 +202,23 @@ class PictureData(FederatedDataModule):
         first = round * self.num_clients if self.is_fresh else 0
         return range(first, first + self.num_clients)
 
-    def groups_of(self, round: int) -> list[str]:
-        if self.fresh is None:
-            return super().groups_of(round)
-        return [self._drawn(round, k).group for k in range(self.fresh.clients)]
-
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
         if self.fresh is None:
             return super().load(round, ids)
         unknown = [k for k in ids if not 0 <= k < self.fresh.clients]
         if unknown:
             raise DataError(f"Client {unknown[0]} does not exist. A round has clients 0 to {self.fresh.clients - 1}.")
-        train = [torch.from_numpy(self._drawn(round, k).rows) for k in ids]
+        drawn = [self._drawn(round, k) for k in ids]
         nothing = [torch.empty(0, dtype=torch.int64) for _ in ids]
-        return ClientData(self.store, train=train, val=nothing, test=nothing, adapt=nothing, vary=self.vary)
+        return ClientData(
+            self.store,
+            train=[torch.from_numpy(client.rows) for client in drawn],
+            val=nothing,
+            test=nothing,
+            adapt=nothing,
+            groups=[client.group for client in drawn],
+            vary=self.vary,
+        )
 
     def _drawn(self, round: int, k: int) -> Corrupted:
         assert self.fresh is not None

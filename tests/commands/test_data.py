@@ -34,9 +34,10 @@ class Named(fedlit.TensorData):
         super().__init__(torch.randn(24, 60), torch.arange(24) % 3, torch.arange(24) // 8, num_classes=3, seed=seed)
         self.is_fresh = fresh
 
-    def setup(self, stage: str | None = None) -> None:
-        super().setup(stage)
-        self.groups = ["[/red]", "a group whose name is longer than a column", ":one:"]
+    def build(self) -> tuple[dict[str, torch.Tensor], fedlit.Parts]:
+        store, parts = super().build()
+        groups = ["[/red]", "a group whose name is longer than a column", ":one:"]
+        return store, fedlit.Parts(parts.clients, groups=groups)
 
 
 class Drawn(fedlit.TensorData):

@@ -179,7 +179,7 @@ def test_a_run_with_fresh_clients_measures_the_pooled_tests_and_records_ids_and_
     records = parquet.read_table(tmp_path / "run" / "clients.parquet").to_pydict()
     of_last = [k for k, round in enumerate(records["round"]) if round == 3]
     assert [records["client"][k] for k in of_last] == [6, 7, 8]
-    assert [records["group"][k] for k in of_last] == fresh().groups_of(2)
+    assert [records["group"][k] for k in of_last] == fresh().load(2, range(3)).groups
     described = json.loads((tmp_path / "run" / "partition.json").read_text())
     assert described["num_clients"] == 3
 
