@@ -4,10 +4,21 @@ from importlib.metadata import version as _version
 
 from fedlit import _torchvision as _torchvision  # isort: skip  # first: Lightning needs it beside a CPU torch
 
+from fedlit.algorithms.centralized import Centralized
+from fedlit.algorithms.ditto import Ditto
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.algorithms.fedbc import FedBC
+from fedlit.algorithms.fedbcd import FedBCD
+from fedlit.algorithms.fedbcdi import FedBCDI
+from fedlit.algorithms.feddyn import FedDyn
+from fedlit.algorithms.fedfor import FedFor
 from fedlit.algorithms.fedprox import FedProx
-from fedlit.client import Batch, Client, Phase
+from fedlit.algorithms.perfedavg import PerFedAvg
+from fedlit.algorithms.perfedbc import PerFedBC
+from fedlit.algorithms.pfedme import PFedMe
+from fedlit.algorithms.qfedavg import QFedAvg
+from fedlit.algorithms.scaffold import Scaffold
+from fedlit.client import Batch, Client, Personal, Phase
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.corruption import Imbalance, LabelFlip
@@ -22,15 +33,35 @@ from fedlit.data.tensor import TensorData
 from fedlit.loop import FederatedLoop
 from fedlit.models import MLP, CharLSTM, DigitNet, LeNet, ResNet18, ResNet20, Softmax
 from fedlit.server.base import ServerCallback
-from fedlit.server.optimizers import SGD
+from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedlit.server.sampling import AllSampler, FixedSampler, SizeSampler, UniformSampler
-from fedlit.server.weights import Dual, Samples, Uniform
-from fedlit.states import RECEIVED, ClientStates
+from fedlit.server.weights import QFFL, Dual, ExpAlpha, Samples, Uniform
+from fedlit.states import INITIAL, RECEIVED, ZEROS, ClientStates
 from fedlit.trainer import FederatedTrainer
 
 __version__ = _version("fedlit")
 
 __all__ = [
+    "Centralized",
+    "Ditto",
+    "FedBCD",
+    "FedBCDI",
+    "FedDyn",
+    "FedFor",
+    "PerFedAvg",
+    "PerFedBC",
+    "PFedMe",
+    "QFedAvg",
+    "Scaffold",
+    "FedAdagrad",
+    "FedAdam",
+    "FedAvgM",
+    "FedYogi",
+    "QFFL",
+    "ExpAlpha",
+    "INITIAL",
+    "ZEROS",
+    "Personal",
     "MNIST",
     "FashionMNIST",
     "CIFAR10",

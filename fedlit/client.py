@@ -11,21 +11,22 @@ sequential engine sets it and the vectorized engine maps over it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
-from fedlit.local import LocalSGD
-from fedlit.params import Params, sq_norm, subtract, with_prefix
-from fedlit.states import RECEIVED, ModelRow, StateSpec
+from fedlit.local import LocalOptimizer, LocalSGD
+from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
+from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec
 
 
 class Batch(NamedTuple):
@@ -36,15 +37,48 @@ class Batch(NamedTuple):
     row_weights: Tensor
 
 
+Batches = Batch | tuple[Batch, ...]
+"""What a step is given: one batch, or, with `batches_per_step` above 1, a tuple of independent ones."""
+
+
 @dataclass(frozen=True)
 class Phase:
     """One local solve of a client; the loop calls the engine once for each."""
 
     name: str = "local"
     start: str = "received"
-    """Where the parameters start: `received`, or the name of a whole-model state."""
+    """Where the parameters start: `received`, `trained` (by the phase before), or the name of a whole-model state."""
     step_method: str = "training_step"
     """The method whose gradient is followed."""
+    work_method: str = "local_work"
+    """The method that says how many steps each client takes."""
+    writes: str = ""
+    """The whole-model state that the result becomes; empty for the model that is sent to the server."""
+    optimizer: LocalOptimizer | None = None
+    """Its own optimiser, without memory between rounds; the client's when not given."""
+    lr: float | None = None
+    """Its own learning rate; the client's, after any decay, when not given."""
+    stream: int = 0
+    """Phases with different numbers draw different batches."""
+
+
+@dataclass(frozen=True)
+class Personal:
+    """What a user's personal model is: the start, and the step with which it is adapted where it is."""
+
+    model: str = "local"
+    """`global` (z with the tensors that the user keeps), or the name of a whole-model state; `local` is x_i."""
+    adapt_lr: float | None = None
+    """Rate of one SGD step on one batch before it is measured; none when not given."""
+    adapt_on: Literal["train", "test", "adapt"] = "train"
+    """Which of the user's data that batch is taken from."""
+
+    def describe(self) -> str:
+        """In words, for the summary."""
+        names = {"local": "x_i", "global": "z"}
+        start = names.get(self.model, f"the state '{self.model}'")
+        step = "" if self.adapt_lr is None else f" after one step of rate {self.adapt_lr:g} on {self.adapt_on} data"
+        return f"{start}{step}"
 
 
 class StepOutput(NamedTuple):
@@ -53,6 +87,7 @@ class StepOutput(NamedTuple):
     loss: Tensor
     task: Tensor
     carried: dict[str, Tensor]
+    """Changed states under the names of the client's buffers."""
 
 
 class TensorGroup(nn.Module):
@@ -74,6 +109,28 @@ def escape(name: str) -> str:
     return name.replace(".", "/")
 
 
+def buffer_name(state: str) -> str:
+    """`personal.linear.weight`, a row's name, -> `personal.linear/weight`, the buffer's; `dual` stays as it is."""
+    group, dot, parameter = state.partition(".")
+    return f"{group}{dot}{escape(parameter)}"
+
+
+def state_name(buffer: str) -> str:
+    """The inverse of `buffer_name`."""
+    return buffer.replace("/", ".")
+
+
+class _Task(nn.Module):
+    """A client's task loss as a module's forward, so that functional_call can replace the net's parameters."""
+
+    def __init__(self, client: "Client") -> None:
+        super().__init__()
+        self.client = client
+
+    def forward(self, batch: Batch) -> Tensor:
+        return self.client.task_loss(batch)
+
+
 class Client(LightningModule):
     """Base of every algorithm; on its own it is federated averaging's client.
 
@@ -88,10 +145,22 @@ class Client(LightningModule):
         local_steps: K: local steps in a round, instead of local_epochs.
         lr_decay: factor on lr from round to round.
         drop_last: leave out a ragged last batch (a client smaller than a batch keeps its one).
+        keep_optimizer: keep the state of the local optimiser (momentum) from round to round.
+        keep_local: tensors that stay with each client: none, norm (BatchNorm: FedBN), all (local training only), or the
+            beginning of their names (FedPer: a head).
+        average_kept: let the server average what stays with the clients too, so that z can be measured.
     """
 
     weights: str = "samples"
     """Name of the weighting that holds unless the trainer is given another."""
+    batches_per_step: int = 1
+    """Above 1, a step is given a tuple of so many independent batches."""
+    needs: frozenset[str] = frozenset()
+    """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
+    server_lr: float = 1.0
+    """Factor on the averaged update, before the server's optimiser takes its step."""
+    pools_data: bool = False
+    """Whether one client trains on everybody's data: the yardstick without federation."""
 
     def __init__(
         self,
@@ -106,6 +175,9 @@ class Client(LightningModule):
         local_steps: int | None = None,
         lr_decay: float = 1.0,
         drop_last: bool = False,
+        keep_optimizer: bool = False,
+        keep_local: str = "none",
+        average_kept: bool = False,
     ) -> None:
         super().__init__()
         require(lr > 0, f"model.lr is {lr}, but a learning rate must be above 0.")
@@ -127,6 +199,14 @@ class Client(LightningModule):
         self.local_steps = local_steps
         self.lr_decay = lr_decay
         self.drop_last = drop_last
+        self.keep_optimizer = keep_optimizer
+        self.keep_local = keep_local
+        self.average_kept = average_kept
+        require(
+            keep_local == "none" or len(self.own_tensors) > 0,
+            f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
+            f"beginning of names such as {', '.join(list(net.state_dict())[-2:])}.",
+        )
         self._stepping = False
 
     # ---- what an algorithm may override ---------------------------------------------------------------------------
@@ -139,15 +219,20 @@ class Client(LightningModule):
         """(rows,) one loss per row of a batch."""
         return self.row_losses(self.net(batch.x), batch.y)
 
-    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> Tensor | dict[str, Tensor]:
+    def training_step(self, batch: Any, batch_idx: int | Tensor) -> Tensor | dict[str, Any]:
         """ONE scalar whose gradient is the direction of the local step, or a dict.
 
-        The dict has `loss`, optionally `task` (what is logged as train/loss) and any state that the step carries.
+        The dict has `loss`, optionally `task` (what is logged as train/loss) and any state that the step carries: a
+        number, or a parameter dict for a whole model. `batch` is a Batch, or a tuple of `batches_per_step` of them.
         """
         return self.task_loss(batch)
 
     def state_spec(self) -> StateSpec:
-        """Rows kept per client with their initial value: a number or RECEIVED."""
+        """Rows kept per client with their initial value: a number, or RECEIVED, INITIAL, ZEROS for a whole model."""
+        return {}
+
+    def sent_spec(self) -> StateSpec:
+        """What the server sends beside z, as in `state_spec`; a callback changes it in `cohort.sent`."""
         return {}
 
     def carried_states(self) -> tuple[str, ...]:
@@ -158,11 +243,15 @@ class Client(LightningModule):
         """Local solves of a round, in order."""
         return [Phase()]
 
-    def local_work(self, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """(clients,) local steps, given those that the options plan; 0 = does not train this round."""
         return planned
 
-    def local_optimizer(self) -> LocalSGD:
+    def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
+        """Who trains and who reports, given the sampler's answer; more may train than report."""
+        return selection
+
+    def local_optimizer(self) -> LocalOptimizer:
         """The optimiser of the local steps."""
         return LocalSGD(self.momentum, self.weight_decay, self.clip)
 
@@ -174,9 +263,18 @@ class Client(LightningModule):
         """The weighting that holds unless the trainer is given one: a name or a Weighting."""
         return self.weights
 
+    def personal_model(self) -> Personal:
+        """Which model is measured as personal/*."""
+        return Personal()
+
+    def not_compilable(self) -> str | None:
+        """Why a step of this algorithm cannot be compiled, or None."""
+        return None
+
     def traffic(self) -> tuple[int, int]:
         """Numbers sent to and from a client in a round: (down, up); by default the model each way."""
-        count = sum(value.numel() for value in self.net.state_dict().values())
+        sent = {name: value for name, value in self.net.state_dict().items() if name not in self.own_tensors}
+        count = sum(value.numel() for value in sent.values())
         return count, count + 1  # up: the model and n_i
 
     # ---- what an algorithm may call --------------------------------------------------------------------------------
@@ -198,8 +296,47 @@ class Client(LightningModule):
         return received.read()
 
     def distance_to_global(self) -> Tensor:
-        """|x_i - z|^2, without a factor 1/2."""
-        return sq_norm(subtract(self.local_params, self.global_params))
+        """|x_i - z|^2, without a factor 1/2; what stays with the client is no part of it."""
+        moved = subtract(self.local_params, self.global_params)
+        return sq_norm({name: value for name, value in moved.items() if name not in self.own_tensors})
+
+    @cached_property
+    def own_tensors(self) -> frozenset[str]:
+        """Names of the parameters and buffers that stay with each client (`keep_local`)."""
+        names = self.net.state_dict().keys()
+        if self.keep_local == "norm":
+            norms = [name for name, module in self.net.named_modules() if isinstance(module, _BatchNorm)]
+            return frozenset(name for name in names if name.rpartition(".")[0] in norms)
+        prefixes = {"none": (), "all": ("",)}.get(self.keep_local, (f"{self.keep_local}.", self.keep_local))
+        return frozenset(name for name in names if name.startswith(prefixes[:1]) or name in prefixes)
+
+    def sent(self, name: str) -> Params:
+        """What the server sent under this name (`sent_spec`)."""
+        return self.kept(name)
+
+    def kept(self, name: str) -> Params:
+        """A whole-model state (`state_spec`) as a parameter dict."""
+        group = getattr(self, name)
+        assert isinstance(group, TensorGroup)
+        return group.read()
+
+    def along(self, direction: Params) -> Tensor:
+        """<stopgrad(direction), x_i>: a loss whose gradient is the direction."""
+        return dot({name: value.detach() for name, value in direction.items()}, self.local_params)
+
+    def task_grad(self, params: Params, batch: Batch) -> Params:
+        """Gradient of the task loss at these parameters; it can be differentiated again."""
+        return self.task_grad_and_loss(params, batch)[0]
+
+    def task_grad_and_loss(self, params: Params, batch: Batch) -> tuple[Params, Tensor]:
+        """The gradient and the task loss itself."""
+
+        def loss(at: Params) -> Tensor:
+            value: Tensor = functional_call(_Task(self), with_prefix("client.net", at), (batch,))
+            return value
+
+        slope, value = grad_and_value(loss)(params)
+        return slope, value
 
     # ---- what engines and loop call ------------------------------------------------------------------------------
 
@@ -210,32 +347,36 @@ class Client(LightningModule):
         params = {name: value.detach() for name, value in self.net.named_parameters()}
         self.received = TensorGroup(params)
         like = next(iter(params.values()))
-        for name, initial in self.state_spec().items():
+        for name, initial in (self.state_spec() | self.sent_spec()).items():
             if isinstance(initial, ModelRow):
                 self.add_module(name, TensorGroup(params))
             else:
                 self.register_buffer(name, like.new_tensor(initial), persistent=False)
 
-    def initial_rows(self, received: Params) -> dict[str, Tensor]:
-        """Stacked rows of clients that take part for the first time and received these models."""
+    def initial_rows(self, spec: StateSpec, received: Params, initial: Params) -> dict[str, Tensor]:
+        """Stacked first values of a spec, for clients that received these models; `initial` is z^0."""
         like = next(iter(received.values()))
+        zeros = {name: torch.zeros_like(value) for name, value in initial.items()}
+        models = {RECEIVED: received, INITIAL: expand(initial, len(like)), ZEROS: expand(zeros, len(like))}
         rows: dict[str, Tensor] = {}
-        for name, value in self.state_spec().items():
-            if value is RECEIVED:
-                rows |= with_prefix(name, received)
+        for name, value in spec.items():
+            if isinstance(value, ModelRow):
+                rows |= with_prefix(name, models[value])
             else:
                 rows[name] = like.new_full((len(like),), value)
         return rows
 
     def context(self, cohort: Cohort) -> dict[str, Tensor]:
         """Stacked: what a step reads beside the parameters, under the names of this client's buffers."""
-        stacked = with_prefix("received", {escape(name): value for name, value in cohort.received.items()})
-        for name, value in cohort.state.items():
-            group, _, parameter = name.partition(".")
-            stacked[f"{group}.{escape(parameter)}" if parameter else group] = value
-        return stacked
+        rows = with_prefix("received", cohort.received) | cohort.sent | cohort.state
+        return {buffer_name(name): value for name, value in rows.items()}
 
-    def run_step(self, method: str, batch: Batch, batch_idx: int | Tensor) -> StepOutput:
+    def carried_rows(self, cohort: Cohort) -> dict[str, Tensor]:
+        """Stacked: the rows that a step may change, under the names of this client's buffers."""
+        names = self.carried_states()
+        return {buffer_name(name): rows for name, rows in cohort.state.items() if name.partition(".")[0] in names}
+
+    def run_step(self, method: str, batch: Batches, batch_idx: int | Tensor) -> StepOutput:
         """Call the step and bring its answer into one form."""
         self._stepping = True
         try:
@@ -292,7 +433,7 @@ class Client(LightningModule):
         super().log(*args, **kwargs)
 
 
-def read_step(output: Tensor | Mapping[str, Tensor], spec: StateSpec) -> StepOutput:
+def read_step(output: Tensor | Mapping[str, Any], spec: StateSpec) -> StepOutput:
     """A scalar or Lightning's dict, as a StepOutput; anything else is refused with the reason."""
     if isinstance(output, Tensor):
         return StepOutput(output, output.detach(), {})
@@ -304,4 +445,7 @@ def read_step(output: Tensor | Mapping[str, Tensor], spec: StateSpec) -> StepOut
         raise ConfigError(
             f"training_step returned '{unknown[0]}', which state_spec() does not declare. Declare it there."
         )
-    return StepOutput(output["loss"], output.get("task", output["loss"]).detach(), carried)
+    flat: dict[str, Tensor] = {}
+    for name, value in carried.items():
+        flat |= {name: value} if isinstance(value, Tensor) else {f"{name}.{escape(k)}": v for k, v in value.items()}
+    return StepOutput(output["loss"], output.get("task", output["loss"]).detach(), flat)

@@ -3,7 +3,7 @@
 It is not what outlives the round: that is `states.ClientStates`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,9 @@ _FILLED_BY = {
     "params": "the engine has trained the cohort (hook on_cohort_trained)",
     "buffers": "the engine has trained the cohort (hook on_cohort_trained)",
     "losses": "the engine has trained the cohort (hook on_cohort_trained)",
+    "risk_received": "a client, weighting or callback that `needs` it takes part (hook on_cohort_start)",
+    "grad_received": "a client, weighting or callback that `needs` it takes part (hook on_cohort_start)",
+    "risk_trained": "a client, weighting or callback that `needs` it takes part (hook on_cohort_trained)",
     "weights": "the cohort has been weighed (hook on_pseudo_gradient)",
     "pseudo_gradient": "the cohort has been aggregated (hook on_pseudo_gradient)",
 }
@@ -56,12 +59,24 @@ class Cohort:
     """Stacked: the buffers of the net that came with it (BatchNorm statistics …)."""
     state: dict[str, Tensor]
     """Stacked rows of `Client.state_spec`; whole models stand under `name.parameter`."""
+    sent: dict[str, Tensor] = field(default_factory=dict)
+    """Stacked: what the server sends beside z (`Client.sent_spec`), filled in on_cohort_start; as in `state`."""
+    own: frozenset[str] = frozenset()
+    """Names of the tensors that stay with each client and are not averaged."""
+    memory: Params = field(default_factory=dict)
+    """Stacked state of the local optimiser, where it is kept between rounds (`keep_optimizer`)."""
     params: Params = field(init=False, repr=False)
     """Stacked x_i: the models after local training."""
     buffers: Params = field(init=False, repr=False)
     """Stacked: the net's buffers after local training."""
     losses: Tensor = field(init=False, repr=False)
     """(clients,) mean over its steps of each client's task loss; NaN where it took none."""
+    risk_received: Tensor = field(init=False, repr=False)
+    """(clients,) mean loss of the received model on each client's training data, in evaluation mode; if needed."""
+    risk_trained: Tensor = field(init=False, repr=False)
+    """(clients,) the same of x_i."""
+    grad_received: Params = field(init=False, repr=False)
+    """Stacked: gradient of that mean loss at the received model; if needed."""
     weights: Tensor = field(init=False, repr=False)
     """(clients,) aggregation weights, >= 0, sum 1 over the reporting clients, 0 elsewhere."""
     pseudo_gradient: Params = field(init=False, repr=False)
@@ -75,7 +90,12 @@ class Cohort:
     @property
     def rate_sums(self) -> Tensor:
         """(clients,) the sum of the learning rates a client used, K_i * lr."""
-        return self.steps * self.lr
+        return self.steps.double() * self.lr
+
+    @property
+    def moves(self) -> Params:
+        """Stacked: x_i - received, without what stays with the clients."""
+        return {name: self.params[name] - self.received[name] for name in self.params if name not in self.own}
 
     @cached_property
     def mean_loss(self) -> float:
@@ -87,6 +107,13 @@ class Cohort:
     def model(self, name: str) -> Params:
         """Stacked: the whole-model state `name` as a parameter dict."""
         return under_prefix(name, self.state)
+
+    def in_phase(self, steps: Tensor, lr: float) -> "Cohort":
+        """The same cohort with the steps and the rate of one local solve; states and models are shared, not copied."""
+        view = replace(self, steps=steps, lr=lr)
+        if "params" in vars(self):
+            view.params, view.buffers = self.params, self.buffers
+        return view
 
     def extreme(self, *, largest: bool) -> int:
         """Position of the reporting client with the most or fewest training samples; ties go to the lowest id."""

@@ -12,20 +12,23 @@ from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
 from fedlit.metrics import UserScores, distribution
-from fedlit.params import Params, clone, stacked_sq_norm, subtract
+from fedlit.params import Params, clone, stacked_sq_norm
 from fedlit.states import ClientStates
 
 _SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10")
 _PERSONAL = ("acc_min", "acc_max", "acc_var", "acc_p10")
 
 
-def round_columns(client: Client, *, validated: bool, local: bool, tested: bool = True) -> list[str]:
+def round_columns(
+    client: Client, *, validated: bool, local: bool, personal: bool = True, tested: bool = True
+) -> list[str]:
     """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each).
 
     Args:
         client: the algorithm.
         validated: whether there is validation data.
         local: whether the clients' own models are kept.
+        personal: whether users have a personal model.
         tested: whether clients have test data of their own.
     """
     state = client.state_spec()
@@ -34,8 +37,8 @@ def round_columns(client: Client, *, validated: bool, local: bool, tested: bool 
         *("train/loss", "train/lr"),
         *(("val/acc", "val/loss") if validated else ()),
         *("global/acc", "global/loss", *(["global/user_acc"] if tested else [])),
-        *(("local/acc", "local/pooled_acc", "personal/acc", "personal/pooled_acc") if local else ()),
-        *(f"personal/{name}" for name in _PERSONAL if local),
+        *(("local/acc", "local/pooled_acc") if local and tested else ()),
+        *(f"personal/{name}" for name in ("acc", "pooled_acc", *_PERSONAL) if personal and tested),
         *(f"users/{name}" for name in (*_SPREAD, "gini", "entropy") if tested),
         *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
         *(f"dual/{name}" for name in ("mean", "min", "max") if "dual" in state),
@@ -48,7 +51,7 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     """What is known of every round without evaluating a model."""
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
-    distance = stacked_sq_norm(subtract(cohort.params, cohort.received)).numpy()[reports]
+    distance = stacked_sq_norm(cohort.moves).numpy()[reports]
     values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr}
     values["distance/mean"] = float(distance.mean(dtype=np.float64))
     for user, largest in (("min_user", False), ("max_user", True)):
@@ -68,13 +71,16 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
 
 
 def local_metrics(local: UserScores) -> dict[str, float]:
-    """The users' own models: means, and their spread over users."""
-    spread = distribution(local.accuracy)
+    """The models that users have trained."""
+    return {"local/acc": local.mean, "local/pooled_acc": local.pooled}
+
+
+def personal_metrics(personal: UserScores) -> dict[str, float]:
+    """The users' personal models: means, and their spread over users."""
+    spread = distribution(personal.accuracy)
     return {
-        "local/acc": local.mean,
-        "local/pooled_acc": local.pooled,
-        "personal/acc": local.mean,
-        "personal/pooled_acc": local.pooled,
+        "personal/acc": personal.mean,
+        "personal/pooled_acc": personal.pooled,
         **{f"personal/{name}": spread[name.removeprefix("acc_")] for name in _PERSONAL},
     }
 
@@ -89,19 +95,23 @@ def extreme_user_metrics(cohort: Cohort, users: UserScores) -> dict[str, float]:
 
 
 def user_records(
-    cohort: Cohort | None, data: FederatedDataModule, states: ClientStates, users: UserScores, local: UserScores | None
+    cohort: Cohort | None,
+    data: FederatedDataModule,
+    states: ClientStates,
+    users: UserScores,
+    local: UserScores | None,
+    personal: UserScores | None,
 ) -> dict[str, Any]:
     """One row per client of an evaluated round, as columns (clients.parquet)."""
     round = cohort.round if cohort is not None else 0
     missing = torch.full((data.num_clients,), torch.nan, dtype=torch.float64)
     weight = missing.clone()
-    if cohort is not None:
+    if cohort is not None and cohort.population == data.num_clients:
         weight[cohort.clients] = cohort.weights.double()
     kept = {name: missing.clone() for name in ("dual", "tolerance")}
     for name, column in kept.items():
         if states.touched and states.keeps(name):
             column[states.touched] = states.column(name).double()
-    accuracy_local = missing if local is None else local.accuracy
     return {
         "client": data.client_ids(round),
         "group": data.load(round, range(data.num_clients)).groups,
@@ -109,8 +119,8 @@ def user_records(
         "weight": weight.numpy(),
         **{name: column.numpy() for name, column in kept.items()},
         "acc_global": users.accuracy.numpy(),
-        "acc_local": accuracy_local.numpy(),
-        "acc_personal": accuracy_local.numpy(),
+        "acc_local": (missing if local is None else local.accuracy).numpy(),
+        "acc_personal": (missing if personal is None else personal.accuracy).numpy(),
         "loss": users.loss.numpy(),
     }
 

@@ -4,10 +4,24 @@
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
 from fedlit.params import Params, scale, sq_norm
+
+
+class LocalOptimizer(Protocol):
+    """What an engine asks of a local optimiser; it must be hashable (a frozen dataclass is)."""
+
+    def init(self, params: Params) -> Params:
+        """The state before the first step."""
+
+    def point(self, params: Params, state: Params) -> Params:
+        """Where the gradient is taken."""
+
+    def step(self, params: Params, grads: Params, state: Params, lr: float | torch.Tensor) -> tuple[Params, Params]:
+        """One step; returns (parameters, state)."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +58,30 @@ class LocalSGD:
 def clip_by_norm(grads: Params, limit: float) -> Params:
     """Scale so that the norm over all tensors is at most `limit`; the 1e-6 is torch's own."""
     return scale(grads, (limit / (sq_norm(grads).sqrt() + 1e-6)).clamp(max=1.0))
+
+
+@dataclass(frozen=True)
+class ExtrapolatedSGD:
+    """Accelerated stochastic projected gradient (FedBCD's ASPG): e = x + ζ (x - x_prev), x <- P[e - lr g(e)].
+
+    The state is x_prev, the iterate before the last; it starts at x.
+    """
+
+    extrapolation: float = 0.0
+    box: float | None = None
+    """P clips every number to [-box, box]; None projects on nothing."""
+
+    def init(self, params: Params) -> Params:
+        """x_prev = x."""
+        return {name: value.clone() for name, value in params.items()}
+
+    def point(self, params: Params, state: Params) -> Params:
+        """e, the extrapolated point."""
+        return {name: params[name] + self.extrapolation * (params[name] - state[name]) for name in params}
+
+    def step(self, params: Params, grads: Params, state: Params, lr: float | torch.Tensor) -> tuple[Params, Params]:
+        """From e, not from x; the projection comes last."""
+        moved = {name: value - lr * grads[name] for name, value in self.point(params, state).items()}
+        if self.box is not None:
+            moved = {name: value.clamp(-self.box, self.box) for name, value in moved.items()}
+        return moved, params

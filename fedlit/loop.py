@@ -20,9 +20,10 @@ from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from fedlit.client import Client
+from fedlit.client import Client, Personal, Phase
 from fedlit.cohort import Cohort
-from fedlit.data.base import FederatedDataModule
+from fedlit.data.base import ClientData, FederatedDataModule
+from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence
 from fedlit.engines.choose import Choice, Request, check_same_engine, choose, make_engine
 from fedlit.evaluate import Evaluator
@@ -31,18 +32,19 @@ from fedlit.history import (
     History,
     extreme_user_metrics,
     local_metrics,
+    personal_metrics,
     round_columns,
     round_metrics,
     user_records,
 )
 from fedlit.keys import Purpose, Stream
-from fedlit.params import Params, clone, expand, with_prefix
+from fedlit.params import Params, clone, expand, under_prefix, with_prefix
 from fedlit.run import RunFolder
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradient, server_step
 from fedlit.server.base import ServerCallback
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
-from fedlit.states import ClientStates
+from fedlit.states import INITIAL, ClientStates
 
 log = logging.getLogger("fedlit")
 
@@ -88,6 +90,7 @@ class FederatedLoop(_FitLoop):
         self.history = History()
         self.best = Best()
         self.first_risk: float | None = None
+        self.initial: Params = {}
         self.choice: Choice | None = None
         self._stream = Stream()
         self._ready = False
@@ -108,11 +111,18 @@ class FederatedLoop(_FitLoop):
         started = time.perf_counter()
         z = self.global_params()
         cohort = self.gather(z)
+        data = self.population.load(cohort.round, cohort.clients)
+        if "risk_received" in self.needs:
+            cohort.risk_received = self.evaluator.risks(cohort.received, data.train)
+        if "grad_received" in self.needs:
+            cohort.grad_received = self.evaluator.gradients(cohort.received, data.train)
         self.call("on_cohort_start", cohort)
         for phase in self.client.phases():
-            self.engine.train(self.client, cohort, self.data.load(cohort.round, cohort.clients), phase)
+            self.solve(cohort, data, phase)
         trained = time.perf_counter()
         self.first_risk = check_divergence(cohort, self.first_risk, self.options.divergence_factor)
+        if "risk_trained" in self.needs:
+            cohort.risk_trained = self.evaluator.risks(cohort.params, data.train)
         self.call("on_cohort_trained", cohort)
         step = self.weigh(cohort)
         cohort.pseudo_gradient = pseudo_gradient(z, cohort, step)
@@ -124,41 +134,88 @@ class FederatedLoop(_FitLoop):
 
     def gather(self, z: Params) -> Cohort:
         """Who trains, what they received, what they kept."""
-        round, options, sizes = self.rounds_done, self.options, self.data.sizes
-        selection = options.sampler.select(options.seed, round, sizes.numpy(), options.clients_per_round)
+        round, options, client = self.rounds_done, self.options, self.client
+        sizes, population = self.population.sizes, self.population.num_clients
+        drawn = options.sampler.select(options.seed, round, sizes.numpy(), options.clients_per_round)
+        selection = client.select(
+            drawn, population, self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
+        )
         chosen, reporting = selection.train, set(selection.report)
-        received = expand(z, len(chosen))
-        buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
+        received, buffers = self.received(z, chosen)
         own_sizes = sizes[chosen]
-        planned = self.client.planned_steps(own_sizes.numpy())
-        steps = self.client.local_work(planned, self._stream.at(options.seed, Purpose.WORK, round=round))
-        return Cohort(
+        cohort = Cohort(
             round=round,
             clients=chosen,
             reports=torch.tensor([client in reporting for client in chosen]),
-            population=self.data.num_clients,
+            population=population,
             sizes=own_sizes,
-            steps=torch.from_numpy(steps),
-            lr=self.client.rate(round),
+            steps=torch.zeros_like(own_sizes),
+            lr=client.rate(round),
             received=received,
             received_buffers=buffers,
-            state=self.states.rows(chosen, self.client.initial_rows(received)),
+            state=self.states.rows(chosen, client.initial_rows(client.state_spec(), received, self.initial)),
+            sent=client.initial_rows(client.sent_spec(), received, self.initial),
+            own=client.own_tensors,
         )
+        cohort.steps = self.steps(cohort, "local_work")
+        if client.keep_optimizer:
+            cohort.memory = self.kept_memory(cohort)
+        return cohort
+
+    def received(self, z: Params, chosen: list[int]) -> tuple[Params, Params]:
+        """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
+        params = expand(z, len(chosen))
+        buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
+        own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
+        rows = under_prefix("own", self.states.rows(chosen, with_prefix("own", own)))
+        return params | {k: v for k, v in rows.items() if k in params}, buffers | {
+            k: v for k, v in rows.items() if k in buffers
+        }
+
+    def steps(self, cohort: Cohort, work_method: str) -> Tensor:
+        """(clients,) local steps of a phase; phases of one round draw the same numbers."""
+        generator = self._stream.at(self.options.seed, Purpose.WORK, round=cohort.round)
+        planned = self.client.planned_steps(cohort.sizes.numpy())
+        return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator))
+
+    def kept_memory(self, cohort: Cohort) -> Params:
+        """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
+        start, _ = self.engine.start_of(cohort, self.client.phases()[0])
+        fresh = with_prefix("memory", self.client.local_optimizer().init(start))
+        return under_prefix("memory", self.states.rows(cohort.clients, fresh))
+
+    def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
+        """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
+        steps = self.steps(cohort, phase.work_method)
+        solved = cohort.in_phase(steps, cohort.lr if phase.lr is None else phase.lr)
+        self.engine.train(self.client, solved, data, phase)
+        if phase.writes:
+            cohort.state |= with_prefix(phase.writes, solved.params)
+            return
+        cohort.params, cohort.buffers = solved.params, solved.buffers
+        if phase.start != "trained":  # what refines a trained model logs nothing
+            cohort.losses = solved.losses
+        if self.client.keep_optimizer:
+            cohort.memory = solved.memory
 
     def weigh(self, cohort: Cohort) -> float:
         """Fill the cohort's weights; returns the length of the server's step."""
         assert self.weighting is not None
         weighed = self.weighting.weigh(cohort)
         cohort.weights = weighed.weights
-        return weighed.step
+        return weighed.step * self.client.server_lr
 
     def commit(self, cohort: Cohort) -> None:
         """z moves, the cohort's rows are kept, the round counts: nothing that is saved changes before or between."""
-        server_step(self.client.net, self.trainer.optimizers[0], cohort.pseudo_gradient)
+        kept = frozenset() if self.client.average_kept else cohort.own
+        gradient = {k: torch.zeros_like(v) if k in kept else v for k, v in cohort.pseudo_gradient.items()}
+        server_step(self.client.net, self.trainer.optimizers[0], gradient)
         buffers = averaged_buffers(cohort)
         for name, buffer in self.client.net.named_buffers():
-            buffer.copy_(buffers[name])
-        rows = dict(cohort.state)
+            if name not in kept:
+                buffer.copy_(buffers[name])
+        rows = dict(cohort.state) | with_prefix("memory", cohort.memory)
+        rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.own})
         if self.keeps_local_models or "local" in self.client.state_spec():
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
         self.states.update(cohort.clients, rows)
@@ -192,15 +249,27 @@ class FederatedLoop(_FitLoop):
 
     def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
-        metrics, users = self.evaluator.global_model()
-        values |= metrics
-        if cohort is not None and self.evaluator.has_own_tests:
-            values |= extreme_user_metrics(cohort, users)
-        local = None
-        if self.keeps_local_models:
-            local = self.evaluator.local_models(self.local_model, users)
+        metrics, users = self.evaluator.global_model(self.evaluated_model())
+        if not self.client.own_tensors or self.client.average_kept:  # else z is no whole model
+            values |= metrics
+            if cohort is not None and self.evaluator.has_own_tests and not self.client.pools_data:
+                values |= extreme_user_metrics(cohort, users)
+        local = personal = None
+        if self.keeps_local_models and self.evaluator.has_own_tests:
+            local = personal = self.evaluator.local_models(self.local_model, users)
             values |= local_metrics(local)
-        return user_records(cohort, self.data, self.states, users, local)
+        if self.evaluator.has_own_tests and self.client.personal_model() != Personal():
+            personal = self.evaluator.personal_models(self.personal_model, self.client.personal_model())
+        if personal is not None:
+            values |= personal_metrics(personal)
+        return user_records(cohort, self.data, self.states, users, local, personal)
+
+    def evaluated_model(self) -> dict[str, Tensor]:
+        """What is measured as the global model: z, unless a callback has another."""
+        model = self.client.net.state_dict()
+        for callback in self._server_callbacks():
+            model |= callback.evaluated_model()
+        return model
 
     # ---- what a round needs ----------------------------------------------------------------------------------------
 
@@ -225,6 +294,20 @@ class FederatedLoop(_FitLoop):
     def local_model(self, client: int) -> dict[str, Tensor]:
         """The kept model of a touched client, buffers included."""
         return {name: self.states.row(f"local.{name}", client) for name in self.client.net.state_dict()}
+
+    def personal_model(self, user: int) -> dict[str, Tensor]:
+        """A user's personal model before any adaptation, buffers included."""
+        name, model = self.client.personal_model().model, dict(self.client.net.state_dict())
+        if not self.states.has(user):
+            untouched = self.client.state_spec().get(name)
+            return model | (self.initial if untouched is INITIAL else {})
+        if name == "global":
+            return model | {own: self.states.row(f"own.{own}", user) for own in self.client.own_tensors}
+        if self.keeps_local_models:
+            model = self.local_model(user)
+        return model | {
+            key: self.states.row(f"{name}.{key}", user) for key in model if self.states.keeps(f"{name}.{key}")
+        }
 
     def is_due(self) -> bool:
         """Whether the state after `rounds_done` rounds is evaluated: every eval_every rounds, and the last."""
@@ -271,15 +354,23 @@ class FederatedLoop(_FitLoop):
         fits = (
             bytes_needed <= LOCAL_MODELS_BYTES if options.store_local_models == "auto" else options.store_local_models
         )
-        self.keeps_local_models = fits and not data.is_fresh  # a fresh client is never met again
+        # A fresh client is never met again; the one that holds all data is no user.
+        self.keeps_local_models = fits and not data.is_fresh and not client.pools_data
         if not fits:
             log.info(f"Local models are not kept ({bytes_needed / 1e9:.1f} GB): no local/* and personal/* metrics.")
+        self.population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
+        self.needs = client.needs.union(
+            self.weighting.needs if self.weighting is not None else (),
+            *(callback.needs for callback in self._server_callbacks()),
+        )
+        if not self.initial:
+            self.initial = self.global_params()
         self.evaluator = Evaluator(client, data)
         self.evaluator.changed(self.states.touched)
         if self.choice is None:
-            planned = client.planned_steps(data.sizes.numpy())
+            planned = client.planned_steps(self.population.sizes.numpy())
             sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-            count = options.sampler.cohort_size(options.clients_per_round, data.num_clients)
+            count = options.sampler.cohort_size(options.clients_per_round, self.population.num_clients)
             self.choice = choose(options.request, client, planned, count, self.max_epochs or 1, sample)
         log.info(self.choice.line())
         self.engine = make_engine(self.choice, options.seed, data.rows)
@@ -290,6 +381,7 @@ class FederatedLoop(_FitLoop):
                 client,
                 validated=len(data.global_val) > 0,
                 local=self.keeps_local_models,
+                personal=self.keeps_local_models or client.personal_model() != Personal(),
                 tested=self.evaluator.has_own_tests,
             ),
             *(name for callback in self._server_callbacks() for name in callback.metrics),
@@ -350,6 +442,7 @@ class FederatedLoop(_FitLoop):
             "history": self.history.state_dict(),
             "best": self.best.state_dict(),
             "first_risk": self.first_risk,
+            "initial": self.initial if self.uses_initial else {},
             "stopped_of": self.max_epochs if self.trainer.should_stop else None,
             "engine": {"choice": asdict(self.choice), "request": asdict(self.options.request)} if self.choice else None,
         }
@@ -361,6 +454,7 @@ class FederatedLoop(_FitLoop):
         self.history.load_state_dict(state_dict["history"])
         self.best.load_state_dict(state_dict["best"])
         self.first_risk = state_dict["first_risk"]
+        self.initial = state_dict["initial"]
         # A run that a callback ended early is finished, unless more rounds are asked for than it was given.
         self.trainer.should_stop = state_dict["stopped_of"] == self.max_epochs
         if state_dict["engine"] is not None:
@@ -370,6 +464,11 @@ class FederatedLoop(_FitLoop):
         self.epoch_progress.load_state_dict({"total": counters, "current": counters})
         self.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.rounds_done
         self.epoch_loop._batches_that_stepped = self.rounds_done
+
+    @property
+    def uses_initial(self) -> bool:
+        """Whether a client that takes part for the first time later on still needs z^0."""
+        return INITIAL in self.client.state_spec().values() or any(c.uses_initial for c in self._server_callbacks())
 
     def _count_round(self) -> None:
         """global_step = rounds: ModelCheckpoint skips a save when it has not moved."""

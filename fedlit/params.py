@@ -52,6 +52,11 @@ def expand(params: Mapping[str, Tensor], clients: int) -> Params:
     return {name: value.detach().unsqueeze(0).expand(clients, *value.shape) for name, value in params.items()}
 
 
+def row(stacked: Mapping[str, Tensor], k: int) -> Params:
+    """The k-th client's tensors of a stacked dict, as views."""
+    return {name: value[k] for name, value in stacked.items()}
+
+
 def with_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:
     """{'weight': w} -> {'prefix.weight': w}."""
     return {f"{prefix}.{name}": value for name, value in params.items()}

@@ -15,9 +15,11 @@ class ModelRow(Enum):
     """Initial value of a state that is a whole model."""
 
     RECEIVED = "z at the client's first participation"
+    INITIAL = "z before the first round"
+    ZEROS = "zeros"
 
 
-RECEIVED = ModelRow.RECEIVED
+RECEIVED, INITIAL, ZEROS = ModelRow
 
 StateSpec = dict[str, float | ModelRow]
 

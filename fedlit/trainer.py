@@ -49,7 +49,7 @@ class FederatedTrainer(Trainer):
         compiled: whether the vectorized engine compiles its program; where a C++ compiler is, unless given.
         sampler: who trains: uniform, all, size, or a Sampler.
         weights: how clients count in the average: samples, uniform, dual, or a Weighting; the algorithm's unless given.
-        server_optimizer: what moves z along the averaged update: SGD, or a ServerOptimizer.
+        server_optimizer: what moves z along the averaged update: SGD, FedAvgM, FedAdam, FedYogi, FedAdagrad.
         eval_every: rounds between evaluations; the last round is always evaluated.
         checkpoint_every: rounds between checkpoints of the run folder; every 30 seconds unless given.
         divergence_factor: a mean training loss above this multiple of the first round's ends the run.

@@ -24,6 +24,8 @@ LEVELS = {
     "fedlit": 8,
     **dict.fromkeys(("cli", "commands", "bench"), 9),
 }
+BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
+"""Algorithms that are another one with a part exchanged."""
 EQUALS_MAY_MEET = {0, 4, 9}
 """Levels whose parts may import each other; elsewhere they are strangers (engines and server, the algorithms)."""
 SIDE = {"data", "models", "metrics", "run"}
@@ -59,7 +61,8 @@ def imported(path: Path) -> list[str]:
 def is_allowed(importer: str, target: str) -> bool:
     source, part = part_of(importer), part_of(target)
     if source == "algorithms":
-        return LEVELS[part] <= 1 or part == "server"
+        builds_on = (importer.rpartition(".")[2], target.split(".")[2]) in BUILDS_ON if part == source else False
+        return LEVELS[part] <= 1 or part == "server" or builds_on
     if source == part:
         return True
     if source in SIDE:

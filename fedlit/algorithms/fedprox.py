@@ -11,9 +11,11 @@ authors' code; the paper draws by size and averages equally (`trainer.sampler: s
 
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from fedlit.client import Batch, Client
+from fedlit.cohort import Cohort
 from fedlit.errors import require
 
 
@@ -23,15 +25,25 @@ class FedProx(Client):
     Args:
         net: the network that is trained.
         mu: μ: strength of the proximal term μ/2 |x - z|² (eq. 2).
+        stragglers: share of the cohort that does only a part of the local epochs, and is averaged all the same.
         local: the local options of fedlit.client.Client.
     """
 
-    def __init__(self, net: nn.Module, *, mu: float = 0.1, **local: Any) -> None:
+    def __init__(self, net: nn.Module, *, mu: float = 0.1, stragglers: float = 0.0, **local: Any) -> None:
         super().__init__(net, **local)
+        require(0 <= stragglers <= 1, f"model.stragglers is {stragglers}; give a share from 0 to 1.")
         require(mu >= 0, f"model.mu is {mu}; the proximal term needs 0 or more (0 is FedAvg).")
         self.mu = mu
+        self.stragglers = stragglers
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """f_i(x) + μ/2 |x - z|² (eq. 2)."""
         task = self.task_loss(batch)
         return {"loss": task + self.mu / 2 * self.distance_to_global(), "task": task}
+
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Stragglers run 1 to E - 1 of the E epochs, drawn uniformly (or 1 to K - 1 of K local steps)."""
+        whole = self.local_steps or self.local_epochs
+        late = generator.random(len(planned)) < self.stragglers
+        share = generator.integers(1, max(whole, 2), size=len(planned))
+        return np.where(late & (whole > 1), planned // whole * share, planned)

@@ -12,6 +12,8 @@ from torch import Tensor
 from fedlit.client import Client, Phase
 from fedlit.cohort import Cohort
 from fedlit.keys import Purpose, Stream
+from fedlit.local import LocalOptimizer
+from fedlit.params import Params
 
 Store = dict[str, Tensor]
 Rows = Callable[[Store, Tensor], tuple[Tensor, Tensor]]
@@ -49,20 +51,37 @@ class Engine:
         self._threads = _OneStreamEach()
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
-        """One local solve of every client: fills `params`, `buffers`, `losses` and carried states of the cohort."""
+        """One local solve of every client.
+
+        Fills `params`, `buffers`, `losses`, `memory` where it is kept, and the states that steps carry.
+        """
         raise NotImplementedError
 
-    def start_of(self, cohort: Cohort, phase: Phase) -> dict[str, Tensor]:
-        """Stacked parameters from which the phase starts."""
-        return cohort.received if phase.start == "received" else cohort.model(phase.start)
+    def start_of(self, cohort: Cohort, phase: Phase) -> tuple[Params, Params]:
+        """Stacked parameters and buffers from which the phase starts."""
+        if phase.start == "trained":
+            return cohort.params, cohort.buffers
+        params = cohort.received if phase.start == "received" else cohort.model(phase.start)
+        return params, cohort.received_buffers
 
-    def planner(self, client: Client, cohort: Cohort, data: TrainData) -> "Callable[[int], BatchPlan]":
-        """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone, in any order."""
+    def memory_of(self, client: Client, cohort: Cohort, phase: Phase, start: Params) -> tuple[LocalOptimizer, Params]:
+        """The phase's optimiser and, stacked, its state before the first step: the kept one, or a new one."""
+        optimizer = phase.optimizer or client.local_optimizer()
+        kept = cohort.memory if phase.optimizer is None or phase.start == "trained" else {}
+        return optimizer, kept or optimizer.init(start)
+
+    def planner(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> "Callable[[int], BatchPlan]":
+        """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone, in any order.
+
+        A step takes `batches_per_step` of them, one after the other.
+        """
         per_epoch, steps = client.batches_per_epoch(cohort.sizes.numpy()).tolist(), cohort.steps.tolist()
 
         def plan(k: int) -> BatchPlan:
-            rng = self._threads.stream.at(self.seed, Purpose.BATCHES, round=cohort.round, client=cohort.clients[k])
-            plan = plan_batches(rng, data.train[k].numpy(), steps[k], client.batch_size, per_epoch[k])
+            key = {"round": cohort.round, "client": cohort.clients[k], "index": phase.stream}
+            rng = self._threads.stream.at(self.seed, Purpose.BATCHES, **key)
+            count = steps[k] * client.batches_per_step
+            plan = plan_batches(rng, data.train[k].numpy(), count, client.batch_size, per_epoch[k])
             return plan if data.vary is None else replace(plan, index=data.vary(plan.index, rng))
 
         return plan

@@ -76,7 +76,7 @@ def choose(
     work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
     threads = len(os.sched_getaffinity(0)) if flop >= THREADED_FLOP else 1
     one_lane = one_eager_lane(client)
-    no_compiler = one_lane or missing_compiler()
+    no_compiler = one_lane or client.not_compilable() or missing_compiler()
     compiled = no_compiler is None and request.compiled is not False
     if request.engine == "sequential":
         return _sequential("as asked", threads)

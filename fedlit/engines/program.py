@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedlit.client import Batch, Client, Phase, StepOutput
+from fedlit.client import Batch, Batches, Client, Phase, StepOutput
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.params import Params, clone, under_prefix, with_prefix
@@ -97,7 +97,7 @@ class _Step(nn.Module):
         self.client = client
         self.method = method
 
-    def forward(self, batch: Batch, number: Tensor | None) -> StepOutput:
+    def forward(self, batch: Batches, number: Tensor | None) -> StepOutput:
         return self.client.run_step(self.method, batch, 0 if number is None else number)
 
 
@@ -114,14 +114,15 @@ class LocalProgram:
 
     def __init__(self, client: Client, phase: Phase, rows: Rows, lanes: int, carried: Layout, context: Layout) -> None:
         self.step_module = _Step(client, phase.step_method)
-        self.optimizer = client.local_optimizer()
+        self.optimizer = phase.optimizer or client.local_optimizer()
+        self.batch_size, self.batches_per_step = client.batch_size, client.batches_per_step
         self.rows = rows
         self.lanes = lanes
         self.cuts_padding = mixes_rows(client)
         self.carried = carried
         self.context = self.context_read = context
 
-    def update(self, carried: Params, context: Params, batch: Batch, number: Tensor | None, lr: Tensor) -> Params:
+    def update(self, carried: Params, context: Params, batch: Batches, number: Tensor | None, lr: Tensor) -> Params:
         """One local step of one client: everything in, everything out."""
         params, memory = under_prefix("params", carried), under_prefix("memory", carried)
         state, buffers = under_prefix("state", carried), under_prefix("buffers", carried)
@@ -149,21 +150,30 @@ class LocalProgram:
         index, weights, number = (None if part is None else part.index_select(0, t)[0] for part in schedule)
         assert index is not None
         assert weights is not None
-        if self.cuts_padding:  # eager and with one lane only: the batch has no fixed size
-            real = weights[0] > 0
-            index, weights = index[:, real], weights[:, real]
-        x, y = self.rows(store, index.reshape(-1))
         if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
-            return self.update(carried, context, Batch(x, y, weights[0]), None if number is None else number[0], lr)
-        lead = (self.lanes, index.shape[1])
-        batch = Batch(x.reshape(*lead, *x.shape[1:]), y.reshape(*lead, *y.shape[1:]), weights)
+            batches = self.batches(store, index[0], weights[0])
+            return self.update(carried, context, batches, None if number is None else number[0], lr)
+        batches = self.batches(store, index, weights)
         lanes_of = (0, 0, 0, None if number is None else 0, None)
-        moved = vmap(self.update, in_dims=lanes_of)(carried, context, batch, number, lr)
+        moved = vmap(self.update, in_dims=lanes_of)(carried, context, batches, number, lr)
         busy = weights[:, 0] > 0
         return {
             name: torch.where(busy.view(-1, *[1] * (value.dim() - 1)), value, carried[name])
             for name, value in moved.items()
         }
+
+    def batches(self, store: Store, index: Tensor, weights: Tensor) -> Batches:
+        """The batches of a step, of row numbers and weights ([lanes,] batches_per_step * batch_size)."""
+        if self.cuts_padding:  # eager and with one lane only: a batch then has no fixed size
+            padded = zip(torch.split(index, self.batch_size), torch.split(weights, self.batch_size), strict=True)
+            cut = tuple(Batch(*self.rows(store, own[real > 0]), real[real > 0]) for own, real in padded)
+            return cut[0] if len(cut) == 1 else cut
+        x, y = self.rows(store, index.reshape(-1))
+        x, y = x.reshape(*index.shape, *x.shape[1:]), y.reshape(*index.shape, *y.shape[1:])
+        if self.batches_per_step == 1:
+            return Batch(x, y, weights)
+        parts = (torch.split(tensor, self.batch_size, index.dim() - 1) for tensor in (x, y, weights))
+        return tuple(Batch(*part) for part in zip(*parts, strict=True))
 
     def unpack(self, flat: Tensor, layout: Layout) -> Params:
         """Flat rows as tensors of fixed strides; a single lane has no lane axis."""

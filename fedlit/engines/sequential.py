@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from fedlit.client import Batch, Client, Phase, StepOutput
+from fedlit.client import Batch, Batches, Client, Phase, StepOutput, state_name
 from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
 from fedlit.keys import Purpose, torch_seed
-from fedlit.params import Params, clone
+from fedlit.local import LocalOptimizer
+from fedlit.params import Params, clone, row
 
 
 class SequentialEngine(Engine):
@@ -16,45 +17,60 @@ class SequentialEngine(Engine):
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """Train each client in the client's own net, then put the server's model back."""
         server = clone(client.net.state_dict())
-        context, start = client.context(cohort), self.start_of(cohort, phase)
+        context = client.context(cohort)
+        start, held = self.start_of(cohort, phase)
+        optimizer, memory = self.memory_of(client, cohort, phase, start)
         trained: list[Params] = []
         buffers: list[Params] = []
+        memories: list[Params] = []
         losses: list[Tensor] = []
         client.net.train()
-        plan = self.planner(client, cohort, data)
+        plan = self.planner(client, cohort, data, phase)
         for k in range(len(cohort.clients)):
-            load(client.net, {name: value[k] for name, value in start.items()})
-            load(client.net, {name: value[k] for name, value in cohort.received_buffers.items()})
-            load(client, {name: value[k] for name, value in context.items()})
-            losses.append(self._train_client(client, cohort, data.store, plan(k), phase, k))
+            load(client.net, row(start, k) | row(held, k))
+            load(client, row(context, k))
+            loss, left = self._train_client(client, cohort, data.store, plan(k), phase, k, optimizer, row(memory, k))
+            losses.append(loss)
+            memories.append(left)
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
         load(client.net, server)
-        cohort.params = {name: torch.stack([params[name] for params in trained]) for name in start}
-        cohort.buffers = {name: torch.stack([held[name] for held in buffers]) for name in cohort.received_buffers}
-        cohort.losses = torch.stack(losses)
+        cohort.params, cohort.buffers, cohort.losses = stack(trained), stack(buffers), torch.stack(losses)
+        cohort.memory = stack(memories)
         return cohort
 
     def _train_client(
-        self, client: Client, cohort: Cohort, store: Store, plan: BatchPlan, phase: Phase, k: int
-    ) -> Tensor:
-        """All local steps of the cohort's k-th client; returns the mean of its task losses."""
+        self,
+        client: Client,
+        cohort: Cohort,
+        store: Store,
+        plan: BatchPlan,
+        phase: Phase,
+        k: int,
+        optimizer: LocalOptimizer,
+        memory: Params,
+    ) -> tuple[Tensor, Params]:
+        """All local steps of the cohort's k-th client: the mean of its task losses, and the optimiser's state."""
         tasks: list[Tensor] = []
-        optimizer = client.local_optimizer()
-        memory = optimizer.init(client.local_params)
         with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
             torch.manual_seed(torch_seed(self.seed, Purpose.DROPOUT, round=cohort.round, client=cohort.clients[k]))
-            for step in range(len(plan.counts)):
+            for step in range(int(cohort.steps[k])):
                 params = clone(client.local_params)
                 load(client.net, optimizer.point(params, memory))
-                output = client.run_step(phase.step_method, self._batch(client, store, plan, step), step)
+                output = client.run_step(phase.step_method, self._batches(client, store, plan, step), step)
                 grads = gradients(output, client.local_params)
                 with torch.no_grad():
                     moved, memory = optimizer.step(params, grads, memory, cohort.lr)
                     load(client.net, moved)
                 self._carry(client, cohort, output, k)
                 tasks.append(output.task)
-        return torch.stack(tasks).mean() if tasks else torch.full((), torch.nan)
+        return torch.stack(tasks).mean() if tasks else torch.full((), torch.nan), memory
+
+    def _batches(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batches:
+        """What a step is given."""
+        count = client.batches_per_step
+        batches = tuple(self._batch(client, store, plan, step * count + own) for own in range(count))
+        return batches[0] if count == 1 else batches
 
     def _batch(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batch:
         """The real rows of a step's batch."""
@@ -66,7 +82,7 @@ class SequentialEngine(Engine):
     def _carry(self, client: Client, cohort: Cohort, output: StepOutput, k: int) -> None:
         """A carried state is what the next step reads and, after the last step, the client's row."""
         for name, value in output.carried.items():
-            cohort.state[name][k] = value.detach()
+            cohort.state[state_name(name)][k] = value.detach()
             load(client, {name: value.detach()})
 
 
@@ -77,6 +93,11 @@ def gradients(output: StepOutput, params: Params) -> Params:
         name: torch.zeros_like(value) if grad is None else grad
         for (name, value), grad in zip(params.items(), found, strict=True)
     }
+
+
+def stack(rows: list[Params]) -> Params:
+    """One tensor per name, with the client as first dimension."""
+    return {name: torch.stack([own[name] for own in rows]) for name in rows[0]}
 
 
 def load(module: torch.nn.Module, tensors: Params) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.client import Client, Phase
+from fedlit.client import Client, Phase, state_name
 from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Rows, Store, TrainData, row_weights
 from fedlit.engines.compiler import compile_program
@@ -81,20 +81,22 @@ Run = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor
 class Worker:
     """One thread's lanes with their buffers; runs its share of a cohort."""
 
-    def __init__(self, run: Run, lanes: int, carried: Layout, context: Layout, capacity: int, batch: int, like: Tensor):
+    def __init__(self, run: Run, program: LocalProgram, capacity: int, like: Tensor):
         self.run = run
-        self.carried, self.context = carried, context
-        self.flat = like.new_zeros(lanes, sum(carried.sizes))
-        self.read = like.new_zeros(lanes, sum(context.sizes))
+        lanes, per_step, size = program.lanes, program.batches_per_step, program.batch_size
+        self.carried, self.context = program.carried, program.context
+        self.flat = like.new_zeros(lanes, sum(self.carried.sizes))
+        self.read = like.new_zeros(lanes, sum(self.context.sizes))
         self._read_rows = self.read.numpy()
         self.schedule = Schedule(
-            torch.zeros(capacity, lanes, batch, dtype=torch.int64),
-            like.new_zeros(capacity, lanes, batch),
+            torch.zeros(capacity, lanes, per_step * size, dtype=torch.int64),
+            like.new_zeros(capacity, lanes, per_step * size),
             torch.zeros(capacity, lanes, dtype=torch.int64),
         )
         self._arrays = [part.numpy() for part in self.schedule if part is not None]
         self.ticks = torch.split(torch.arange(capacity + 1), 1)
-        self.weights = row_weights(batch).astype(self.schedule.row_weights.numpy().dtype)
+        self.per_step = per_step
+        self.weights = row_weights(size).astype(self.schedule.row_weights.numpy().dtype)
 
     def train(self, timeline: list[list[Job]], task: Task) -> None:
         """Run every job of these lanes."""
@@ -141,8 +143,10 @@ class Worker:
                 first, last = max(job.start, window), min(job.end, window + len(step))
                 if first < last:
                     here, own = slice(first - window, last - window), slice(first - job.start, last - job.start)
-                    index[here, lane] = plans[job.row].index[own]
-                    weights[here, lane] = self.weights[plans[job.row].counts[own]]
+                    batches = slice(own.start * self.per_step, own.stop * self.per_step)
+                    steps, plan = own.stop - own.start, plans[job.row]
+                    index[here, lane] = plan.index[batches].reshape(steps, -1)
+                    weights[here, lane] = self.weights[plan.counts[batches]].reshape(steps, -1)
                     step[here, lane] = np.arange(own.start, own.stop)
 
 
@@ -177,7 +181,7 @@ class VectorizedEngine(Engine):
         steps = cohort.steps.tolist()
         task = Task(
             context=context,
-            plan=self.planner(client, cohort, data),
+            plan=self.planner(client, cohort, data, phase),
             store=data.store,
             lr=like.new_tensor(cohort.lr),
             out=layout.join(carried),
@@ -209,15 +213,14 @@ class VectorizedEngine(Engine):
 
     def _carried(self, client: Client, cohort: Cohort, phase: Phase) -> Params:
         """Stacked: what each client carries from step to step, as it is before the first."""
-        start = self.start_of(cohort, phase)
-        memory = client.local_optimizer().init(start)
+        start, buffers = self.start_of(cohort, phase)
+        _, memory = self.memory_of(client, cohort, phase, start)
         zeros = torch.zeros_like(cohort.sizes, dtype=next(iter(start.values())).dtype)
-        state = {name: cohort.state[name] for name in client.carried_states()}
         return {
             **with_prefix("params", start),
             **with_prefix("memory", memory),
-            **with_prefix("buffers", cohort.received_buffers),
-            **with_prefix("state", state),
+            **with_prefix("buffers", buffers),
+            **with_prefix("state", client.carried_rows(cohort)),
             "loss": zeros,
         }
 
@@ -225,7 +228,8 @@ class VectorizedEngine(Engine):
         cohort.params = under_prefix("params", carried)
         cohort.buffers = under_prefix("buffers", carried)
         cohort.losses = carried["loss"] / cohort.steps  # 0/0 = NaN where a client took no step
-        cohort.state |= under_prefix("state", carried)
+        cohort.memory = under_prefix("memory", carried)
+        cohort.state |= {state_name(name): rows for name, rows in under_prefix("state", carried).items()}
         return cohort
 
     def _crew(self, client: Client, phase: Phase, carried: Layout, task: Task) -> list[Worker]:
@@ -233,8 +237,7 @@ class VectorizedEngine(Engine):
         if phase not in self._crews:
             context = Layout.of(task.context, stacked=True)
             program = LocalProgram(client, phase, self.rows, self.lanes, carried, context)
-            shape = (self.capacity, client.batch_size, task.out)
-            crew = [Worker(program.eager, self.lanes, carried, context, *shape) for _ in range(self.workers)]
+            crew = [Worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training: about 10 s the first time, then kept for later runs")
                 run = compiled_form(program, crew[0], task)

@@ -7,10 +7,12 @@ so `state_dict` / `load_state_dict` carry what the server keeps.
 import logging
 from collections.abc import Sequence
 
+import torch
 from pytorch_lightning import Callback, Trainer
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
+from fedlit.params import Params
 
 log = logging.getLogger("fedlit")
 
@@ -29,6 +31,16 @@ class ServerCallback(Callback):
     role: str | None = None
     """What this callback does for an algorithm; a user's callback of the same role replaces the algorithm's own."""
 
+    needs: frozenset[str] = frozenset()
+    """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
+
+    uses_initial: bool = False
+    """Whether it reads z^0 (`latest_models`), which checkpoints then keep."""
+
+    def evaluated_model(self) -> Params:
+        """Parameters that are measured as the global model instead of z; empty for z itself."""
+        return {}
+
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """The cohort is gathered; nothing is trained yet."""
 
@@ -45,6 +57,22 @@ class ServerCallback(Callback):
         self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]
     ) -> None:
         """The round is measured; more numbers may be added. `cohort` is None for the initial model."""
+
+
+def latest_models(trainer: Trainer, cohort: Cohort, state: str = "local") -> Params:
+    """The mean of the last models of ALL clients, this round's included; z^0 for those that never trained."""
+    current = cohort.params if state == "local" else cohort.model(state)
+    loop = trainer.loop  # type: ignore[attr-defined]  # FederatedTrainer's
+    states, present = loop.states, set(cohort.clients)
+    absent = [client for client in states.touched if client not in present]
+    never = cohort.population - len(absent) - len(present)
+    mean: Params = {}
+    for name, value in current.items():
+        total = value.double().sum(0) + never * loop.initial[name].double()
+        if absent:
+            total = total + torch.stack([states.row(f"{state}.{name}", client) for client in absent]).double().sum(0)
+        mean[name] = (total / cohort.population).to(value.dtype)
+    return mean
 
 
 def merge_callbacks(own: Sequence[ServerCallback], users: Sequence[Callback]) -> list[Callback]:

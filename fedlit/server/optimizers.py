@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedlit.errors import ConfigError, nearest, require
 
@@ -35,7 +36,138 @@ class SGD(ServerOptimizer):
         return torch.optim.SGD(params, lr=self.lr)
 
 
-_BY_NAME: dict[str, type[ServerOptimizer]] = {"SGD": SGD}
+@dataclass
+class FedAvgM(ServerOptimizer):
+    """Momentum: u <- momentum u + pseudo_gradient, z <- z - lr u (Hsu et al., 2019).
+
+    Args:
+        lr: η_s: server learning rate.
+        momentum: β: share of the last direction that is kept.
+        nesterov: step along pseudo_gradient + momentum u instead.
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.9
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr)
+        require(0 <= self.momentum < 1, f"FedAvgM.momentum is {self.momentum}; give 0 or more and below 1.")
+
+    def build(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """torch's SGD, whose momentum has no dampening."""
+        nesterov = self.nesterov and self.momentum > 0
+        return torch.optim.SGD(params, lr=self.lr, momentum=self.momentum, nesterov=nesterov)
+
+
+@dataclass
+class Adaptive(ServerOptimizer):
+    """Base of FedAdam, FedYogi and FedAdagrad (Reddi et al., 2020, Algorithm 2).
+
+    With D = -pseudo_gradient: m <- beta1 m + (1 - beta1) D, v by the rule of each, z <- z + lr m / (sqrt(v) + tau). No
+    bias correction, and v starts at tau²: torch's own Adam is not FedAdam.
+    """
+
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        check_rate(self.lr)
+        for name in ("beta1", "beta2"):
+            value = getattr(self, name)
+            require(0 <= value < 1, f"The server optimiser's {name} is {value}; give 0 or more and below 1.")
+        require(self.tau > 0, f"The server optimiser's tau is {self.tau}; give a number above 0.")
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """v after a round with these squared directions."""
+        raise NotImplementedError
+
+    def build(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimiser."""
+        return AdaptiveOptimizer(params, self)
+
+
+@dataclass
+class FedAdam(Adaptive):
+    """v <- beta2 v + (1 - beta2) D².
+
+    Args:
+        lr: η_s: server learning rate.
+        beta1: share of the last direction that is kept.
+        beta2: share of the last squares that is kept.
+        tau: τ: degree of adaptivity; v starts at its square.
+    """
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """A running mean."""
+        return self.beta2 * v + (1 - self.beta2) * squared
+
+
+@dataclass
+class FedYogi(Adaptive):
+    """v <- v - (1 - beta2) D² sign(v - D²).
+
+    Args:
+        lr: η_s: server learning rate.
+        beta1: share of the last direction that is kept.
+        beta2: share of the last squares that is kept.
+        tau: τ: degree of adaptivity; v starts at its square.
+    """
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """Moves towards D² by at most a share of D²."""
+        return v - (1 - self.beta2) * squared * torch.sign(v - squared)
+
+
+@dataclass
+class FedAdagrad(Adaptive):
+    """v <- v + D².
+
+    Args:
+        lr: η_s: server learning rate.
+        beta1: share of the last direction that is kept.
+        beta2: not used: nothing is forgotten.
+        tau: τ: degree of adaptivity; v starts at its square.
+    """
+
+    beta1: float = 0.0
+
+    def second_moment(self, v: Tensor, squared: Tensor) -> Tensor:
+        """A sum."""
+        return v + squared
+
+
+class AdaptiveOptimizer(torch.optim.Optimizer):
+    """m and v per parameter, kept in torch's optimiser state so that Lightning saves them."""
+
+    def __init__(self, params: Iterable[nn.Parameter], rule: Adaptive) -> None:
+        super().__init__(params, {})
+        self.rule = rule
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # no closure is ever given
+        """One round."""
+        rule = self.rule
+        for group in self.param_groups:
+            for z in group["params"]:
+                direction, held = -z.grad, self.state[z]
+                m = held.get("m", torch.zeros_like(z))
+                v = held.get("v", torch.full_like(z, rule.tau**2))
+                held["m"] = rule.beta1 * m + (1 - rule.beta1) * direction
+                held["v"] = rule.second_moment(v, direction**2)
+                z += rule.lr * held["m"] / (held["v"].sqrt() + rule.tau)
+
+
+def check_rate(lr: float) -> None:
+    """A server rate."""
+    require(lr > 0, f"The server optimiser's lr is {lr}; it must be above 0.")
+
+
+_BY_NAME: dict[str, type[ServerOptimizer]] = {
+    kind.__name__: kind for kind in (SGD, FedAvgM, FedAdam, FedYogi, FedAdagrad)
+}
 
 
 def find_server_optimizer(optimizer: str | ServerOptimizer) -> ServerOptimizer:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from fedlit.cohort import Cohort
-from fedlit.errors import ConfigError, nearest
+from fedlit.errors import ConfigError, nearest, require
+from fedlit.params import stacked_sq_norm
 
 log = logging.getLogger("fedlit")
 
@@ -28,6 +29,8 @@ class Weighting:
 
     needs_state: tuple[str, ...] = ()
     """Client states that it reads; an algorithm without them is refused."""
+    needs: frozenset[str] = frozenset()
+    """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
 
     def weigh(self, cohort: Cohort) -> Weighed:
         """Weights and step length for this cohort."""
@@ -71,6 +74,62 @@ class Dual(Weighting):
         return find_weighting(self.fallback).weigh(cohort)
 
 
+@dataclass
+class QFFL(Weighting):
+    """F_i^q over their sum, with the step length of q-FedAvg (F_i: loss of the received model on i's training data).
+
+    Args:
+        q: q: how much a large loss counts; 0 is uniform.
+        lipschitz: L: bound on the curvature; 1 / lr unless given.
+        sample_weighted: multiply every client's part by its number of samples.
+    """
+
+    q: float = 1.0
+    lipschitz: float | None = None
+    sample_weighted: bool = False
+    needs = frozenset({"risk_received"})
+
+    def weigh(self, cohort: Cohort) -> Weighed:
+        """w ∝ F^q, step = Σ F^q L / Σ h with h = q F^(q-1) |L (z - x)|² + L F^q."""
+        risk = cohort.risk_received.double() + 1e-10
+        bound = 1 / cohort.lr if self.lipschitz is None else self.lipschitz
+        lengths = stacked_sq_norm({name: value.double() for name, value in cohort.moves.items()})
+        h = self.q * risk ** (self.q - 1) * bound**2 * lengths + bound * risk**self.q
+        parts = cohort.reports * (cohort.sizes.double() if self.sample_weighted else 1.0)
+        step = float((parts * risk**self.q * bound).sum() / (parts * h).sum())
+        return Weighed(normalise(parts * risk**self.q, cohort.reports), step)
+
+
+@dataclass
+class ExpAlpha(Weighting):
+    """exp((F_new - F_old) / alpha) over their sum: whose loss falls more counts less (Exp-α, theorem 1).
+
+    Args:
+        alpha: α: temperature; a large one weighs by samples.
+        size_factor: r_i = S n_i / Σ n enters before the exponential and in it (corollary 1.1), before it, or nowhere.
+    """
+
+    alpha: float = 0.2
+    size_factor: Literal["both", "prefactor", "none"] = "both"
+    needs = frozenset({"risk_received", "risk_trained"})
+
+    def __post_init__(self) -> None:
+        require(self.alpha > 0, f"ExpAlpha.alpha is {self.alpha}; give a number above 0.")
+
+    def weigh(self, cohort: Cohort) -> Weighed:
+        """Stable: the largest exponent is taken off first. A risk that is not finite counts 0."""
+        change = cohort.risk_trained.double() - cohort.risk_received.double()
+        counts = cohort.reports & change.isfinite() & (cohort.sizes > 0)
+        if not bool(counts.any()):
+            return Samples().weigh(cohort)
+        sizes = cohort.sizes.double() * cohort.reports
+        share = sizes * int(cohort.reports.sum()) / sizes.sum()
+        exponent = change * (share if self.size_factor == "both" else 1.0) / self.alpha
+        exponent = torch.where(counts, exponent, -torch.inf)
+        prefactor = torch.ones_like(share) if self.size_factor == "none" else share
+        return Weighed(normalise(prefactor * (exponent - exponent.max()).exp(), cohort.reports))
+
+
 def normalise(values: Tensor, reports: Tensor) -> Tensor:
     """Values over their sum, in float64, 0 for clients that do not report."""
     values = values.double() * reports
@@ -79,7 +138,13 @@ def normalise(values: Tensor, reports: Tensor) -> Tensor:
     return values / values.sum()
 
 
-_BY_NAME: dict[str, type[Weighting]] = {"samples": Samples, "uniform": Uniform, "dual": Dual}
+_BY_NAME: dict[str, type[Weighting]] = {
+    "samples": Samples,
+    "uniform": Uniform,
+    "dual": Dual,
+    "q_ffl": QFFL,
+    "exp_alpha": ExpAlpha,
+}
 
 
 def find_weighting(weighting: str | Weighting) -> Weighting:

@@ -1,0 +1,100 @@
+"""Ditto: Fair and Robust Federated Learning Through Personalization (Li et al., 2021), Algorithm 1.
+
+Federated averaging, and beside it a personal model on every client that is held near the server's.
+
+    personal  v_i <- v_i - personal_lr (g_i(v_i) + prox (v_i - z)), from its last value; z is the RECEIVED model
+    local     x_i by SGD from z, as in FedAvg; only this is sent
+    server    z <- sum_i n_i x_i / sum_i n_i over the cohort
+
+Kept per client: v_i, which starts at the initial model. z does not depend on v_i at all.
+Readings: the personal solve comes first, on batches of its own and with plain SGD (`order: interleaved` takes one step
+of it beside every local step, on the same batch, as the authors' code does); only the cohort trains its v_i.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedlit.client import Batch, Client, Personal, Phase
+from fedlit.cohort import Cohort
+from fedlit.errors import require
+from fedlit.local import LocalSGD
+from fedlit.states import INITIAL, StateSpec
+
+
+class Ditto(Client):
+    """Federated averaging with a personal model beside it.
+
+    Args:
+        net: the network that is trained.
+        prox: λ: how firmly the personal model is held near the received one; 0.1, 1 and 2 in the paper.
+        personal_lr: η_p: rate of the personal steps; lr unless given.
+        personal_steps: steps of the personal solve in a round; as many as the local ones unless given.
+        order: the personal solve before the local one, or a step of each in turn on the same batch.
+        local: the local options of fedlit.client.Client.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        prox: float = 1.0,
+        personal_lr: float | None = None,
+        personal_steps: int | None = None,
+        order: Literal["personal_first", "interleaved"] = "personal_first",
+        **local: Any,
+    ) -> None:
+        super().__init__(net, **local)
+        require(prox >= 0, f"model.prox is {prox}; give 0 (local training only) or more.")
+        require(personal_lr is None or personal_lr > 0, f"model.personal_lr is {personal_lr}; give a rate above 0.")
+        require(
+            personal_steps is None or personal_steps >= 1, f"model.personal_steps is {personal_steps}; give 1 or more."
+        )
+        self.prox = prox
+        self.personal_lr = self.lr if personal_lr is None else personal_lr
+        self.personal_steps = personal_steps
+        self.order = order
+
+    def phases(self) -> list[Phase]:
+        """v_i, then x_i; or both in one."""
+        personal = Phase(
+            "personal",
+            start="personal",
+            step_method="personal_step",
+            work_method="personal_work",
+            writes="personal",
+            optimizer=LocalSGD(),
+            lr=self.personal_lr,
+            stream=1,
+        )
+        return [Phase()] if self.order == "interleaved" else [personal, Phase()]
+
+    def personal_step(self, batch: Batch, batch_idx: int | Tensor) -> Tensor:
+        """f_i(v) + λ/2 |v - z|²."""
+        return self.task_loss(batch) + self.prox / 2 * self.distance_to_global()
+
+    def personal_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """`personal_steps`, where given."""
+        return planned if self.personal_steps is None else np.where(planned > 0, self.personal_steps, 0)
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Any]:
+        """f_i(x); interleaved, v_i takes its step on the same batch."""
+        step: dict[str, Any] = {"loss": self.task_loss(batch)}
+        if self.order == "interleaved":
+            v, z = self.kept("personal"), self.global_params
+            slope = self.task_grad(v, batch)
+            step["personal"] = {k: v[k] - self.personal_lr * (slope[k] + self.prox * (v[k] - z[k])) for k in v}
+        return step
+
+    def state_spec(self) -> StateSpec:
+        """v_i."""
+        return {"personal": INITIAL}
+
+    def carried_states(self) -> tuple[str, ...]:
+        """Interleaved, v_i moves with every step."""
+        return ("personal",) if self.order == "interleaved" else ()
+
+    def personal_model(self) -> Personal:
+        """v_i."""
+        return Personal("personal")

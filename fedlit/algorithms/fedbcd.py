@@ -1,0 +1,101 @@
+"""FedBCD: federated block-coordinate descent, Algorithm 1, with one server.
+
+Every client keeps a model of its own, pulled towards the server's; the server averages the last models of ALL of them.
+
+    local    e = x + extrapolation (x - x_prev),   x <- P[e - lr (g_i(e) + prox (e - z))], K_i times       ASPG
+    server   z <- z - server_lr sum_i prox (z - x_i) / sum_i prox, over all N clients, active or not
+
+P clips to [-box, box]. x_i and x_prev start at the initial model and survive between rounds: momentum goes on where the
+client's last active round ended. K_i is drawn anew every round, uniformly from 1 to `most_steps`.
+Readings: the server's sum is divided by sum prox (`server_sum: sum` is the paper's letter, which diverges with its
+printed rate); K_i counts mini-batch steps (`local_unit: epoch`). Kept per client: x_i, x_prev.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedlit.client import Batch, Client, Phase
+from fedlit.cohort import Cohort
+from fedlit.errors import require
+from fedlit.local import ExtrapolatedSGD
+from fedlit.server.base import ServerCallback
+from fedlit.server.blocks import BlockAverage
+from fedlit.states import INITIAL, StateSpec
+
+
+class FedBCD(Client):
+    """Block-coordinate descent.
+
+    Args:
+        net: the network that is trained.
+        prox: γ: how firmly a client's model is pulled towards the server's.
+        extrapolation: ζ: momentum of the local steps, kept between rounds.
+        box: every number of a client's model is clipped to [-box, box]; none projects on nothing.
+        server_lr: η_z: the server's step.
+        server_sum: the server's sum over its clients divided by the sum of γ (mean), or as printed (sum).
+        most_steps: K_i is drawn from 1 to this.
+        local_unit: whether K_i counts mini-batch steps or epochs.
+        local: the local options of fedlit.client.Client but for momentum, weight_decay and clip.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        prox: float = 1.0,
+        extrapolation: float = 0.9,
+        box: float | None = 2.0,
+        server_lr: float = 0.5,
+        server_sum: Literal["mean", "sum"] = "mean",
+        most_steps: int = 5,
+        local_unit: Literal["step", "epoch"] = "step",
+        **local: Any,
+    ) -> None:
+        super().__init__(net, **({"keep_optimizer": True} | local))
+        require(
+            not (self.momentum or self.weight_decay or self.clip),
+            "FedBCD's local steps extrapolate and project; momentum, weight_decay and clip are not part of them. Leave "
+            "them out, and set extrapolation and box.",
+        )
+        require(prox >= 0 and (prox > 0 or server_sum == "sum"), f"model.prox is {prox}; the mean form divides by it.")
+        require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
+        require(box is None or box > 0, f"model.box is {box}; give a number above 0, or none.")
+        require(server_lr > 0, f"model.server_lr is {server_lr}; give a number above 0.")
+        require(most_steps >= 1, f"model.most_steps is {most_steps}; give 1 or more.")
+        self.prox = prox
+        self.extrapolation = extrapolation
+        self.box = box
+        self.block_lr = server_lr
+        self.server_sum = server_sum
+        self.most_steps = most_steps
+        self.local_unit = local_unit
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
+        """f_i(x) + γ/2 |x - z|²."""
+        task = self.task_loss(batch)
+        return {"loss": task + self.prox / 2 * self.distance_to_global(), "task": task}
+
+    def local_optimizer(self) -> ExtrapolatedSGD:
+        """ASPG."""
+        return ExtrapolatedSGD(self.extrapolation, self.box)
+
+    def phases(self) -> list[Phase]:
+        """From the client's own model."""
+        return [Phase(start="local")]
+
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """K_i ~ U{1 .. most_steps}, for every client of the cohort in turn."""
+        drawn = generator.integers(1, self.most_steps + 1, size=len(planned))
+        if self.local_unit == "epoch":
+            drawn = drawn * planned // self.local_epochs
+        return np.where(planned > 0, drawn, 0)
+
+    def state_spec(self) -> StateSpec:
+        """x_i."""
+        return {"local": INITIAL}
+
+    def server_callbacks(self) -> list[ServerCallback]:
+        """The server's step over all clients."""
+        return [BlockAverage(prox=self.prox, lr=self.block_lr, form=self.server_sum)]

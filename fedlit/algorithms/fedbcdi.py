@@ -1,0 +1,115 @@
+"""FedBCD-I: block-coordinate descent with offline training, Algorithm 2, with one server.
+
+More clients train than report: the others work offline, on their own loss alone, for at most `offline_rounds` rounds
+without contact. Those who report are pulled towards the server's model before they send theirs.
+
+    offline   e = x + extrapolation (x - x_prev),   x <- P[e - lr g_i(e)], K_i times, by those who may
+    pull      x <- P[x - prox (x - z)], K_i times, by those who report
+    server    z <- z - server_lr mean_i (z - x_i), over those who report
+
+A client trains while its count is below `offline_rounds`; the count goes up with every round in which it trains, and
+back to 0 when it reports. Kept per client: x_i, x_prev, the count.
+Readings: the server averages those who report (`server_over: all` takes what every client sent last, z^0 if nothing);
+after a pull x_prev is the iterate before the last one (`momentum_after_pull: reset` sets it to x); the training and the
+pull of a round have the same K_i.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from fedlit.algorithms.fedbcd import FedBCD
+from fedlit.client import Batch, Phase
+from fedlit.cohort import Cohort, Selection
+from fedlit.errors import require
+from fedlit.local import ExtrapolatedSGD
+from fedlit.server.base import ServerCallback
+from fedlit.server.blocks import BlockAverage, OfflineRounds
+from fedlit.states import INITIAL, StateSpec
+
+
+class FedBCDI(FedBCD):
+    """Block-coordinate descent with offline training.
+
+    Args:
+        net: the network that is trained.
+        prox: γ: how far each pull goes towards the server's model; 1 reaches it.
+        offline_clients: |Q~|: clients that may train in a round, those who report among them.
+        offline_rounds: rounds that a client trains without contact before it waits.
+        server_over: whom the server averages: those who report (active), or what every client sent last (all).
+        momentum_after_pull: x_prev after a pull: the iterate before the last (literal), or x itself (reset).
+        fedbcd: the other options of FedBCD and the local options of fedlit.client.Client.
+    """
+
+    weights = "uniform"
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        prox: float = 0.2,
+        offline_clients: int = 8,
+        offline_rounds: int = 4,
+        server_over: Literal["active", "all"] = "active",
+        momentum_after_pull: Literal["literal", "reset"] = "literal",
+        **fedbcd: Any,
+    ) -> None:
+        super().__init__(net, prox=prox, **fedbcd)
+        require(0 < prox <= 1, f"model.prox is {prox}; a pull goes a share above 0 and at most 1 of the way.")
+        require(offline_clients >= 1, f"model.offline_clients is {offline_clients}; give 1 or more.")
+        require(offline_rounds >= 1, f"model.offline_rounds is {offline_rounds}; give 1 or more.")
+        require(self.server_sum == "mean", "model.server_sum is 'sum', but γ acts only in the pull here. Leave it out.")
+        self.offline_clients = offline_clients
+        self.offline_rounds = offline_rounds
+        self.server_over = server_over
+        self.momentum_after_pull = momentum_after_pull
+        self.server_lr = self.block_lr if server_over == "active" else 1.0
+
+    def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
+        """Q~: those who report, and others drawn to fill it up."""
+        others = np.setdiff1d(np.arange(population), selection.report)
+        missing = min(max(0, self.offline_clients - len(selection.report)), len(others))
+        offline = generator.choice(others, missing, replace=False).tolist()
+        return Selection(sorted([*selection.report, *offline]), selection.report)
+
+    def phases(self) -> list[Phase]:
+        """Offline training, then the pull."""
+        pull = Phase(
+            "pull",
+            start="trained",
+            step_method="pull_step",
+            work_method="pull_work",
+            optimizer=ExtrapolatedSGD(0.0, self.box),
+            lr=self.prox,
+        )
+        return [Phase("offline", start="local"), pull]
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
+        """f_i alone."""
+        return {"loss": self.task_loss(batch)}
+
+    def pull_step(self, batch: Batch, batch_idx: int | Tensor) -> Tensor:
+        """|x - z|² / 2, whose gradient is x - z."""
+        return self.distance_to_global() / 2
+
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """K_i, unless the client has been offline for too long."""
+        drawn = super().local_work(cohort, planned, generator)
+        return np.where(cohort.state["offline"].numpy() < self.offline_rounds, drawn, 0)
+
+    def pull_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """K_i, for those who report."""
+        return np.where(cohort.reports.numpy(), super().local_work(cohort, planned, generator), 0)
+
+    def state_spec(self) -> StateSpec:
+        """x_i, the count and, where the server needs it, what was sent last."""
+        kept = super().state_spec() | {"offline": 0.0}
+        return kept | ({"reported": INITIAL} if self.server_over == "all" else {})
+
+    def server_callbacks(self) -> list[ServerCallback]:
+        """The count, and the server's step where it is over all clients."""
+        count = OfflineRounds(reset_momentum=self.momentum_after_pull == "reset")
+        if self.server_over == "active":
+            return [count]
+        return [count, BlockAverage(prox=self.prox, lr=self.block_lr, model="reported")]

@@ -1,0 +1,64 @@
+"""FedFor: stateless federated learning with a first-order penalty (Tian, Smith, Kira, 2022).
+
+Clients are told the server's last move, and pay for going against it.
+
+    local    x_i by SGD from z on  f_i(x) + strength <G, x - z> / (lr K_i),   G = z_before - z, 0 in the first round
+    server   z <- sum_i n_i x_i / sum_i n_i over the cohort
+
+Kept per client: nothing; by the server: G. The paper's code was never published and its equations could not be
+verified: this is our reading of its abstract. G / (lr K_i) has the units of a gradient. `form: hinge` penalises only
+numbers that move against G: strength sum_c max(0, G_c (x_c - z_c)) / (lr K_i).
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.client import Batch, Client
+from fedlit.errors import require
+from fedlit.params import dot, subtract
+from fedlit.server.last_move import LastMove
+from fedlit.states import ZEROS, StateSpec
+
+
+class FedFor(Client):
+    """Federated averaging with a first-order penalty on going back.
+
+    Args:
+        net: the network that is trained.
+        strength: a: weight of the penalty; 0 is FedAvg.
+        form: penalise along the last move (linear), or only what goes against it (hinge).
+        local: the local options of fedlit.client.Client.
+    """
+
+    def __init__(
+        self, net: nn.Module, *, strength: float = 0.1, form: Literal["linear", "hinge"] = "linear", **local: Any
+    ) -> None:
+        super().__init__(net, **local)
+        require(strength >= 0, f"model.strength is {strength}; give 0 (FedAvg) or more.")
+        self.strength = strength
+        self.form = form
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
+        """f_i(x) + a <G, x - z> / (η K)."""
+        task = self.task_loss(batch)
+        slope, moved = self.sent("last_move"), subtract(self.local_params, self.global_params)
+        if self.form == "linear":
+            penalty = dot(slope, moved)
+        else:
+            penalty = torch.stack([(slope[name] * value).relu().sum() for name, value in moved.items()]).sum()
+        return {"loss": task + self.strength * penalty, "task": task}
+
+    def sent_spec(self) -> StateSpec:
+        """G / (η K_i)."""
+        return {"last_move": ZEROS}
+
+    def server_callbacks(self) -> list[LastMove]:
+        """Keeps G and sends it."""
+        return [LastMove()]
+
+    def traffic(self) -> tuple[int, int]:
+        """Down z and G; up the model and n_i."""
+        down, up = super().traffic()
+        return 2 * down, up

@@ -1,0 +1,80 @@
+"""SCAFFOLD: Stochastic Controlled Averaging (Karimireddy et al., 2020), Algorithm 1.
+
+Every client corrects its steps by the difference between the server's control variate and its own, so that its drift
+cancels in the average.
+
+    local    y <- y - lr (g_i(y) - c_i + c), from y = x                            eq. 3
+    control  c_i+ = grad f_i(x) (option I), or c_i - c + (x - y) / (K lr) (option II)   eq. 4
+    server   x <- x + server_lr mean_i (y_i - x),   c <- c + sum_i (c_i+ - c_i) / N  eq. 5
+
+Kept per client: c_i; by the server: c. All start at zero, so c is the mean of all c_i in every round.
+Readings: option II and uniform weights; K is the number of steps really taken, times the rate really used. Heavy-ball
+momentum m lengthens K steps to about K / (1 - m), which option II would take for a larger gradient: it is refused
+unless `allow_momentum`, which divides by the length that momentum gives.
+"""
+
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from fedlit.client import Batch, Client
+from fedlit.errors import require
+from fedlit.params import subtract
+from fedlit.server.control import ControlVariates
+from fedlit.states import ZEROS, StateSpec
+
+
+class Scaffold(Client):
+    """Stochastic controlled averaging.
+
+    Args:
+        net: the network that is trained.
+        option: how a client renews c_i: by a full gradient at the received model (I), or by its path (II).
+        server_lr: η_g: the server's step along the averaged update.
+        allow_momentum: accept local momentum with option II.
+        local: the local options of fedlit.client.Client.
+    """
+
+    weights = "uniform"
+
+    def __init__(
+        self,
+        net: nn.Module,
+        *,
+        option: Literal["I", "II"] = "II",
+        server_lr: float = 1.0,
+        allow_momentum: bool = False,
+        **local: Any,
+    ) -> None:
+        super().__init__(net, **local)
+        require(server_lr > 0, f"model.server_lr is {server_lr}; give a number above 0.")
+        require(
+            option == "I" or self.momentum == 0 or allow_momentum,
+            f"model.momentum is {self.momentum}, but option II of SCAFFOLD takes a client's path for K plain steps; "
+            "momentum makes it longer. Set momentum to 0, or allow_momentum to true, which divides by that length.",
+        )
+        self.option = option
+        self.server_lr = server_lr
+        self.needs = frozenset({"grad_received"} if option == "I" else ())
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
+        """f_i(y) + <c - c_i, y> (eq. 3)."""
+        task = self.task_loss(batch)
+        return {"loss": task + self.along(subtract(self.sent("server_control"), self.kept("control"))), "task": task}
+
+    def state_spec(self) -> StateSpec:
+        """c_i."""
+        return {"control": ZEROS}
+
+    def sent_spec(self) -> StateSpec:
+        """c."""
+        return {"server_control": ZEROS}
+
+    def server_callbacks(self) -> list[ControlVariates]:
+        """Eq. 4 and 5."""
+        return [ControlVariates(option=self.option, momentum=self.momentum)]
+
+    def traffic(self) -> tuple[int, int]:
+        """Down x and c; up the model, c_i+ - c_i and n_i."""
+        down, up = super().traffic()
+        return 2 * down, up + down

@@ -1,0 +1,31 @@
+"""Pooled: everybody's training data as one client's, for the yardstick without federation."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedlit.data.base import ClientData, FederatedDataModule
+
+
+class Pooled:
+    """A population of one client that holds the union of all training sets; tests stay where they are."""
+
+    num_clients = 1
+
+    def __init__(self, data: FederatedDataModule) -> None:
+        self.data = data
+
+    @property
+    def sizes(self) -> Tensor:
+        """(1,): all training samples, one for each client that holds it."""
+        return self.data.sizes.sum().reshape(1)
+
+    def load(self, round: int, ids: Sequence[int]) -> ClientData:
+        """All that the clients of a round bring."""
+        everyone = self.data.load(round, range(self.data.num_clients))
+        nothing = [torch.empty(0, dtype=torch.int64)]
+        train = [torch.cat(everyone.train)]
+        return ClientData(
+            everyone.store, train, val=nothing, test=nothing, adapt=nothing, groups=[""], vary=everyone.vary
+        )
