@@ -264,8 +264,8 @@ class Client(LightningModule):
         return self.weights
 
     def personal_model(self) -> Personal:
-        """Which model is measured as personal/*."""
-        return Personal()
+        """Which model is measured as personal/*: x_i, or z with what stays with the user."""
+        return Personal("global") if self.own_tensors else Personal()
 
     def not_compilable(self) -> str | None:
         """Why a step of this algorithm cannot be compiled, or None."""
@@ -298,7 +298,8 @@ class Client(LightningModule):
     def distance_to_global(self) -> Tensor:
         """|x_i - z|^2, without a factor 1/2; what stays with the client is no part of it."""
         moved = subtract(self.local_params, self.global_params)
-        return sq_norm({name: value for name, value in moved.items() if name not in self.own_tensors})
+        shared = {name: value for name, value in moved.items() if name not in self.own_tensors}
+        return sq_norm(shared) if shared else next(iter(moved.values())).new_zeros(())
 
     @cached_property
     def own_tensors(self) -> frozenset[str]:
@@ -355,6 +356,8 @@ class Client(LightningModule):
 
     def initial_rows(self, spec: StateSpec, received: Params, initial: Params) -> dict[str, Tensor]:
         """Stacked first values of a spec, for clients that received these models; `initial` is z^0."""
+        if not spec:
+            return {}
         like = next(iter(received.values()))
         zeros = {name: torch.zeros_like(value) for name, value in initial.items()}
         models = {RECEIVED: received, INITIAL: expand(initial, len(like)), ZEROS: expand(zeros, len(like))}

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
-from fedlit.params import Params, under_prefix
+from fedlit.params import Params, stacked_sq_norm, under_prefix
 
 _FILLED_BY = {
     "params": "the engine has trained the cohort (hook on_cohort_trained)",
@@ -96,6 +97,12 @@ class Cohort:
     def moves(self) -> Params:
         """Stacked: x_i - received, without what stays with the clients."""
         return {name: self.params[name] - self.received[name] for name in self.params if name not in self.own}
+
+    @property
+    def distances(self) -> Tensor:
+        """(clients,) |x_i - received|^2; 0 where everything stays with the clients."""
+        moves = self.moves
+        return stacked_sq_norm(moves) if moves else torch.zeros(len(self.clients))
 
     @cached_property
     def mean_loss(self) -> float:

@@ -12,7 +12,7 @@ from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
 from fedlit.metrics import UserScores, distribution
-from fedlit.params import Params, clone, stacked_sq_norm
+from fedlit.params import Params, clone
 from fedlit.states import ClientStates
 
 _SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10")
@@ -51,7 +51,7 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     """What is known of every round without evaluating a model."""
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
-    distance = stacked_sq_norm(cohort.moves).numpy()[reports]
+    distance = cohort.distances.numpy()[reports]
     values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr}
     values["distance/mean"] = float(distance.mean(dtype=np.float64))
     for user, largest in (("min_user", False), ("max_user", True)):

@@ -136,7 +136,8 @@ class FederatedLoop(_FitLoop):
         """Who trains, what they received, what they kept."""
         round, options, client = self.rounds_done, self.options, self.client
         sizes, population = self.population.sizes, self.population.num_clients
-        drawn = options.sampler.select(options.seed, round, sizes.numpy(), options.clients_per_round)
+        count = 1 if client.pools_data else options.clients_per_round
+        drawn = options.sampler.select(options.seed, round, sizes.numpy(), count)
         selection = client.select(
             drawn, population, self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
         )
@@ -166,11 +167,11 @@ class FederatedLoop(_FitLoop):
         """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
         params = expand(z, len(chosen))
         buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
+        if not self.client.own_tensors:
+            return params, buffers
         own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
-        rows = under_prefix("own", self.states.rows(chosen, with_prefix("own", own)))
-        return params | {k: v for k, v in rows.items() if k in params}, buffers | {
-            k: v for k, v in rows.items() if k in buffers
-        }
+        rows = params | buffers | under_prefix("own", self.states.rows(chosen, with_prefix("own", own)))
+        return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
 
     def steps(self, cohort: Cohort, work_method: str) -> Tensor:
         """(clients,) local steps of a phase; phases of one round draw the same numbers."""
@@ -186,7 +187,7 @@ class FederatedLoop(_FitLoop):
 
     def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
         """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
-        steps = self.steps(cohort, phase.work_method)
+        steps = cohort.steps if phase.work_method == "local_work" else self.steps(cohort, phase.work_method)
         solved = cohort.in_phase(steps, cohort.lr if phase.lr is None else phase.lr)
         self.engine.train(self.client, solved, data, phase)
         if phase.writes:

@@ -61,6 +61,7 @@ def check_run(
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
     check_population(client, data)
+    check_adaptation(client, data)
     check_monitors(client, data, callbacks)
     check_net(client, data)
     if client.batch_size < client.fewest_rows:
@@ -95,6 +96,16 @@ def check_population(client: Client, data: FederatedDataModule) -> None:
         raise ConfigError(
             f"{type(client).__name__} keeps '{kept[0]}' for each client, but data.fresh draws new clients every round, "
             "which are never met again. Use an algorithm that keeps nothing, or leave data.fresh out."
+        )
+
+
+def check_adaptation(client: Client, data: FederatedDataModule) -> None:
+    """Personal models that are adapted need data to adapt on."""
+    personal = client.personal_model()
+    if personal.adapt_lr is not None and personal.adapt_on == "adapt" and not any(map(len, data.everyone.adapt)):
+        raise ConfigError(
+            "model.adapt_on is 'adapt', but no client has adaptation data (data.adapt_fraction is 0). Set "
+            "data.adapt_fraction to 0.1, or adapt on train or test."
         )
 
 

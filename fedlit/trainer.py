@@ -214,6 +214,7 @@ class FederatedTrainer(Trainer):
             "seed": self.seed,
             **({} if loop.choice is None else asdict(loop.choice)),
             "seconds": round(sum(row.get("time/round_s", 0.0) for row in loop.history.rows), 3),
+            "personal": loop.client.personal_model().describe(),
             "partition_hash": data.partition_hash,
             "versions": versions(),
             "git_commit": git_commit(),

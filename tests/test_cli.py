@@ -29,7 +29,7 @@ RUN_FILES = {
 }
 SUMMARY_KEYS = {
     *("rounds", "finished", "final", "best", "rounds_to/0.40", "halftime/acc", "algorithm", "data", "seed", "engine"),
-    *("lanes", "workers", "compiled", "why", "seconds", "partition_hash", "versions", "git_commit"),
+    *("lanes", "workers", "compiled", "why", "seconds", "personal", "partition_hash", "versions", "git_commit"),
 }
 
 

@@ -448,7 +448,7 @@ def test_summary_says_what_the_run_came_to_and_what_it_ran_on() -> None:
     summary = fit().summary
     engine = {"engine", "lanes", "workers", "compiled", "why"}
     results = {"rounds", "finished", "final", "best", "rounds_to/0.40", "halftime/acc"}
-    run = {"algorithm", "data", "seed", "seconds", "partition_hash", "versions", "git_commit"}
+    run = {"algorithm", "data", "seed", "seconds", "personal", "partition_hash", "versions", "git_commit"}
     assert set(summary) >= engine | results | run
 
 

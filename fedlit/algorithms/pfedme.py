@@ -91,14 +91,11 @@ class PFedMe(Client):
 
     def solve(self, w: Params, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
         """Gradient steps on f_i(θ; D) + λ/2 |θ - w|²; also the task loss at the last θ but one."""
-        task = w[next(iter(w))].new_zeros(())
         for _ in range(self.inner_steps if self.inner_nu is None else MOST_INNER_STEPS):
             slope, task = self.task_grad_and_loss(theta, batch)
             slope = {name: slope[name] + self.prox * (theta[name] - w[name]) for name in theta}
-            rate = torch.as_tensor(self.personal_lr, dtype=task.dtype)
-            if self.inner_nu is not None:
-                rate = torch.where(sq_norm(slope) > self.inner_nu**2, rate, 0.0)
-            theta = {name: value - rate * slope[name] for name, value in theta.items()}
+            moved = {name: value - self.personal_lr * slope[name] for name, value in theta.items()}
+            theta = moved if self.inner_nu is None else unless_small(slope, self.inner_nu, moved, theta)
         return {name: value.detach() for name, value in theta.items()}, task
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
@@ -120,3 +117,9 @@ class PFedMe(Client):
     def personal_model(self) -> Personal:
         """θ_i, or w_i."""
         return Personal("personal" if self.theta_eval == "theta" else "local")
+
+
+def unless_small(slope: Params, limit: float, moved: Params, theta: Params) -> Params:
+    """`moved`, or `theta` where the slope is already small enough."""
+    large = sq_norm(slope) > limit**2
+    return {name: torch.where(large, moved[name], theta[name]) for name in theta}

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
-from fedlit.params import stacked_sq_norm
 from fedlit.server.base import ServerCallback
 
 
@@ -51,7 +50,7 @@ class DualAscent(ServerCallback):
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """Both steps start from the values of the round's beginning, unless tolerance_uses is `new`."""
         dual, tolerance = cohort.state["dual"], cohort.state["tolerance"]
-        distance = stacked_sq_norm(cohort.moves)
+        distance = cohort.distances
         moved = dual_ascent(dual, distance, tolerance, self.lr, self.low, self.high)
         cohort.state["dual"] = moved
         chosen = moved if self.tolerance_uses == "new" else dual

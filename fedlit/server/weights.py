@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError, nearest, require
-from fedlit.params import stacked_sq_norm
 
 log = logging.getLogger("fedlit")
 
@@ -93,7 +92,7 @@ class QFFL(Weighting):
         """w ∝ F^q, step = Σ F^q L / Σ h with h = q F^(q-1) |L (z - x)|² + L F^q."""
         risk = cohort.risk_received.double() + 1e-10
         bound = 1 / cohort.lr if self.lipschitz is None else self.lipschitz
-        lengths = stacked_sq_norm({name: value.double() for name, value in cohort.moves.items()})
+        lengths = cohort.distances.double()
         h = self.q * risk ** (self.q - 1) * bound**2 * lengths + bound * risk**self.q
         parts = cohort.reports * (cohort.sizes.double() if self.sample_weighted else 1.0)
         step = float((parts * risk**self.q * bound).sum() / (parts * h).sum())

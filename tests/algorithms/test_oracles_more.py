@@ -1,0 +1,113 @@
+"""Traces that need more than a cohort and batches: offline training, tensors that stay with a client, duals."""
+
+from typing import Any
+
+import pytest
+
+from fedlit import FedAvg, FedBCDI, FederatedTrainer, PerFedBC
+from fedlit.errors import ConfigError
+from fedlit.keys import Purpose, generator
+from tests.algorithms.test_oracles import BATCH, CASES, EPOCHS, PLAIN, RICH, Problem, differences, fitted, gap, trace_of
+from tests.oracles import blocks, servers
+from tests.oracles import rounds as oracle
+from tests.problems import run, tiny_net
+
+ROUNDS = 6
+BLOCKS = {"extrapolation": 0.7, "box": 0.6, "server_lr": 0.5}
+
+
+def offline_run(problem: Problem, **options: Any) -> FederatedTrainer:
+    """One of four clients reports, three may train."""
+    client = FedBCDI(tiny_net(), batch_size=BATCH, local_epochs=EPOCHS, offline_clients=3, **PLAIN, **BLOCKS, **options)
+    return run(client, problem.data, rounds=ROUNDS, clients_per_round=1)
+
+
+@pytest.mark.parametrize("server_over", ["active", "all"])
+@pytest.mark.parametrize("cap", [1, 2, 4])
+def test_offline_training_matches_the_trace(server_over: str, cap: int) -> None:
+    problem = Problem()
+    trainer = offline_run(problem, prox=0.3, offline_rounds=cap, server_over=server_over)
+    client, sampler = trainer.loop.client, trainer.loop.options.sampler
+    cohorts, offline, plan, pulls = [], [], [], []
+    for t in range(ROUNDS):
+        drawn = sampler.select(0, t, problem.data.sizes.numpy(), 1)
+        selection = client.select(drawn, 4, generator(0, Purpose.COHORT, round=t, index=1))
+        counts = generator(0, Purpose.WORK, round=t).integers(1, 6, size=len(selection.train)).tolist()
+        work = dict(zip(selection.train, counts, strict=True))
+        cohorts.append(selection.report)
+        offline.append(selection.train)
+        plan.append({k: problem.batches(k, t, steps=count) for k, count in work.items()})
+        pulls.append({k: work[k] for k in selection.report})
+    net = tiny_net()
+    init = (net.linear.weight.detach().numpy(), net.linear.bias.detach().numpy())
+    options = {"pull": 0.3, "cap": cap, "offline": offline, "pulls": pulls, "server_over": server_over}
+    trace = blocks.fedbcd_i(problem.given, init, cohorts, plan, oracle.Local(**PLAIN), **options, **BLOCKS)
+    states = trainer.loop.states
+    assert gap(client.net.linear.weight, trace.weight[-1]) < 1e-10
+    for user in states.touched:
+        weight, bias = trace.local[user]
+        assert gap(states.row("local.linear.weight", user), weight) < 1e-10
+        assert gap(states.row("local.linear.bias", user), bias) < 1e-10
+        assert float(states.row("offline", user)) == trace.counters[-1][user]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+def test_a_bias_that_stays_with_its_client_matches_the_trace(engine: str) -> None:
+    problem = Problem()
+    client = FedAvg(tiny_net(), batch_size=BATCH, local_epochs=EPOCHS, keep_local="linear.bias", **RICH)
+    compiled = {"compiled": False} if engine == "vectorized" else {}
+    trainer = run(client, problem.data, rounds=3, engine=engine, **compiled)
+    cohorts = [trainer.loop.options.sampler.select(0, t, problem.data.sizes.numpy(), 3).train for t in range(3)]
+    plan = [{k: problem.batches(k, t, steps=problem.steps(k)) for k in who} for t, who in enumerate(cohorts)]
+    net = tiny_net()
+    init = (net.linear.weight.detach().numpy(), net.linear.bias.detach().numpy())
+    trace = servers.fedavg_keeping_bias(problem.given, init, cohorts, plan, oracle.Local(**RICH))
+    assert gap(client.net.linear.weight, trace.weight[-1]) < 1e-10
+    for user in trainer.loop.states.touched:
+        assert gap(trainer.loop.states.row("own.linear.bias", user), trace.personal[user][1]) < 1e-10
+        assert gap(trainer.loop.personal_model(user)["linear.bias"], trace.personal[user][1]) < 1e-10
+        assert gap(trainer.loop.personal_model(user)["linear.weight"], trace.personal[user][0]) < 1e-10
+    assert gap(client.net.linear.bias, init[1]) == 0
+
+
+@pytest.mark.parametrize("name", ["per_fedbc", "per_fedbc_two"])
+def test_duals_of_per_fedbc_match_the_trace(name: str) -> None:
+    problem = Problem()
+    trainer = fitted(name, problem)
+    cohorts = [trainer.loop.options.sampler.select(0, t, problem.data.sizes.numpy(), 3).train for t in range(3)]
+    trace = trace_of(CASES[name], problem, cohorts)
+    for user in trainer.loop.states.touched:
+        assert float(trainer.loop.states.row("dual", user)) == pytest.approx(trace.duals[-1][user], abs=1e-10)
+        assert float(trainer.loop.states.row("tolerance", user)) == pytest.approx(trace.tolerances[-1][user], abs=1e-10)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn"])
+def test_server_state_matches_the_trace(name: str) -> None:
+    problem = Problem()
+    trainer = fitted(name, problem)
+    cohorts = [trainer.loop.options.sampler.select(0, t, problem.data.sizes.numpy(), 3).train for t in range(3)]
+    trace = trace_of(CASES[name], problem, cohorts)
+    (callback,) = trainer.loop._server_callbacks()
+    held = callback.state_dict()["control" if name == "scaffold" else "h"]
+    weight, bias = trace.server["c" if name == "scaffold" else "h"][-1]
+    assert max(gap(held["linear.weight"], weight), gap(held["linear.bias"], bias)) < 1e-10
+
+
+COMPILED = ["scaffold", "feddyn", "ditto", "per_fedavg", "pfedme", "per_fedbc", "fedbcd", "fedfor_hinge"]
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_the_compiled_program_matches_the_trace(name: str) -> None:
+    found = differences(name, engine="vectorized", compiled=True, lanes=2, workers=2)
+    assert max(found.values()) < 1e-10, found
+
+
+def test_an_algorithm_that_cannot_be_compiled_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    trainer = fitted("pfedme_nu", Problem(), engine="vectorized")
+    assert trainer.summary["compiled"] is False
+    assert "inner_nu" in trainer.loop.choice.line()
+
+
+def test_per_fedbc_starts_from_the_received_model_only() -> None:
+    with pytest.raises(ConfigError, match="model.start_from is 'local'"):
+        PerFedBC(tiny_net(), start_from="local")
