@@ -12,6 +12,7 @@ from fedlit.progress import show_lines
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
     "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
+    "conformance": "check every algorithm, or your own, against what all must pass",
     "bench": "client steps per second of each engine against a hand-written loop",
 }
 
@@ -71,7 +72,7 @@ def check_command(name: str, rest: list[str]) -> None:
 
 def usage() -> str:
     """The text of `fedlit --help`."""
-    lines = [f"  {name:<8}{text}" for name, text in COMMANDS.items()]
+    lines = [f"  {name:<13}{text}" for name, text in COMMANDS.items()]
     return "\n".join(
         [
             "usage: fedlit COMMAND [options]        fedlit COMMAND --help explains each option",

@@ -22,7 +22,7 @@ LEVELS = {
     "checkpoint": 6,
     "trainer": 7,
     "fedlit": 8,
-    **dict.fromkeys(("cli", "commands", "bench"), 9),
+    **dict.fromkeys(("cli", "commands", "bench", "conformance"), 9),
 }
 BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 """Algorithms that are another one with a part exchanged."""

@@ -228,7 +228,9 @@ class LocalProgram:
         )
         skipped = frozenset(name for k, name in enumerate(reads, 1 + len(names)) if k in unread)
         self.context_read = replace(self.context, skipped=skipped)
-        kept = [name for position, name in enumerate(fixed_names, 1 + len(names)) if position not in unread]
+        # Only these may be left out: a step that reads no data still gathers its batch.
+        optional = [*(f"context.{name}" for name in reads), "step"]
+        kept = [name for k, name in enumerate(fixed_names, 1 + len(names)) if k not in unread or name not in optional]
 
         def program(flat: Tensor, context: Tensor, *rest: Tensor) -> tuple[Tensor]:
             *tensors, t0, t1 = rest

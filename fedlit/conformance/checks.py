@@ -1,0 +1,157 @@
+"""The checks: each measures one figure of an algorithm and says whether it is good enough."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pytorch_lightning import Trainer
+from torch import Tensor
+
+from fedlit.algorithms.fedavg import FedAvg
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+from fedlit.conformance.problem import LOCAL, ROUNDS, ReversedSampler, everything, largest_gap, tiny_net, trained
+from fedlit.params import clone
+from fedlit.server.base import ServerCallback
+
+Make = Callable[..., Client]
+"""A client class, or a function that takes a net and local options and gives a client."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of one check."""
+
+    check: str
+    passed: bool
+    figure: float
+    """What was measured; what it must be stands in `demand`."""
+    demand: str
+    note: str = ""
+
+
+class Watching(ServerCallback):
+    """Notes weights, and rows of clients that do not take part."""
+
+    def __init__(self) -> None:
+        self.worst_weights = 0.0
+        self.outsiders_moved = 0.0
+        self._before: dict[str, Tensor] = {}
+
+    def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """The rows of those who stay outside."""
+        self._before = self._outside(trainer, cohort)
+
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """Their rows again; and the weights."""
+        after = self._outside(trainer, cohort)
+        self.outsiders_moved = max([self.outsiders_moved, largest_gap(self._before, after) if after else 0.0])
+        negative = float((-cohort.weights).clamp(min=0).max())
+        self.worst_weights = max(self.worst_weights, negative, abs(float(cohort.weights.sum()) - 1))
+
+    def _outside(self, trainer: Trainer, cohort: Cohort) -> dict[str, Tensor]:
+        states = trainer.loop.states  # type: ignore[attr-defined]  # FederatedTrainer's
+        absent = [client for client in states.touched if client not in cohort.clients]
+        names = states.state_dict()["rows"]
+        return clone({f"{name} {client}": states.row(name, client) for name in names for client in absent})
+
+
+def check(make: Make, **trainer: Any) -> list[Measured]:
+    """All checks of one algorithm; `trainer` may hold weights or a server optimiser."""
+    return [
+        engines_agree(make, trainer),
+        resumes_exactly(make, trainer),
+        same_seed_same_bits(make, trainer),
+        *cohort_is_respected(make, trainer),
+        order_does_not_matter(make, trainer),
+        differs_from_averaging(make, trainer),
+    ]
+
+
+def new(make: Make) -> Client:
+    """A new client of the algorithm."""
+    return make(tiny_net(), **LOCAL)
+
+
+def engines_agree(make: Make, trainer: dict[str, Any]) -> Measured:
+    """Sequential against vectorized, forced, in z and every row."""
+    reference = everything(trained(new(make), **trainer))
+    fast = trained(new(make), engine="vectorized", lanes=2, workers=2, **trainer)
+    choice = fast.loop.choice
+    assert choice is not None
+    form = "compiled" if choice.compiled else f"{choice.engine}, not compiled: {choice.why}"
+    gap = largest_gap(reference, everything(fast))
+    return Measured("engines agree", gap <= 1e-10, gap, "≤ 1e-10", form)
+
+
+def resumes_exactly(make: Make, trainer: dict[str, Any]) -> Measured:
+    """Half the rounds, a checkpoint, the other half; against all at once."""
+    whole = everything(trained(new(make), **trainer))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "half.ckpt"
+        half = trained(new(make), rounds=ROUNDS // 2, **trainer)
+        half.save_checkpoint(path)
+        options = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential", **trainer}
+        resumed = continued(new(make), path, options)
+    gap = largest_gap(whole, everything(resumed))
+    return Measured("resumes exactly", gap == 0, gap, "= 0")
+
+
+def continued(client: Client, path: Path, options: dict[str, Any]) -> Any:
+    """A run that goes on from a checkpoint."""
+    from fedlit.conformance.problem import tiny_data
+    from fedlit.trainer import FederatedTrainer
+
+    trainer = FederatedTrainer(**options, precision="64-true", enable_progress_bar=False, logger=False)
+    trainer.fit(client, datamodule=tiny_data(), ckpt_path=path)
+    return trainer
+
+
+def same_seed_same_bits(make: Make, trainer: dict[str, Any]) -> Measured:
+    """Two runs."""
+    first, second = (everything(trained(new(make), **trainer)) for _ in range(2))
+    gap = largest_gap(first, second)
+    return Measured("same seed, same bits", gap == 0, gap, "= 0")
+
+
+def cohort_is_respected(make: Make, trainer: dict[str, Any]) -> list[Measured]:
+    """Clients outside the cohort keep their rows; weights are shares."""
+    watching = Watching()
+    trained(new(make), callbacks=[watching], **trainer)
+    return [
+        Measured("others untouched", watching.outsiders_moved == 0, watching.outsiders_moved, "= 0"),
+        Measured("weights are shares", watching.worst_weights <= 1e-12, watching.worst_weights, "≤ 1e-12"),
+    ]
+
+
+def order_does_not_matter(make: Make, trainer: dict[str, Any]) -> Measured:
+    """The same cohorts in the opposite order, where the algorithm draws nothing by position."""
+    client = new(make)
+    if type(client).local_work is not Client.local_work:
+        return Measured("order does not matter", True, 0.0, "≤ 1e-12", "not measured: it draws each client's work")
+    forward = everything(trained(client, **trainer))
+    backward = everything(trained(new(make), sampler=ReversedSampler(), **trainer))
+    gap = largest_gap(forward, backward)
+    return Measured("order does not matter", gap <= 1e-12, gap, "≤ 1e-12")
+
+
+def differs_from_averaging(make: Make, trainer: dict[str, Any]) -> Measured:
+    """Its z or personal models against FedAvg's after the same rounds: the special term acts."""
+    plain, own = trained(FedAvg(tiny_net(), **LOCAL)), trained(new(make), **trainer)
+    if type(own.loop.client) is FedAvg and not trainer and not own.loop.client.own_tensors:
+        return Measured("differs from FedAvg", True, 0.0, "> 1e-3", "it is FedAvg")
+    gap = max(
+        float((personal(own, user)[name] - value).abs().max())
+        for user in range(4)
+        for name, value in personal(plain, user).items()
+    )
+    return Measured("differs from FedAvg", gap > 1e-3, gap, "> 1e-3")
+
+
+def personal(trainer: Any, user: int) -> dict[str, Tensor]:
+    """A user's personal model, unadapted."""
+    model: dict[str, Tensor] = trainer.loop.personal_model(user)
+    return {name: value.detach().to(torch.float64) for name, value in model.items()}
