@@ -159,6 +159,8 @@ class Client(LightningModule):
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
     server_lr: float = 1.0
     """Factor on the averaged update, before the server's optimiser takes its step."""
+    draws_work: bool = False
+    """Whether `local_work` draws; what a client draws then depends on its place in the cohort."""
     pools_data: bool = False
     """Whether one client trains on everybody's data: the yardstick without federation."""
 

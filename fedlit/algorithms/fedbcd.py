@@ -40,6 +40,8 @@ class FedBCD(Client):
         local: the local options of fedlit.client.Client but for momentum, weight_decay and clip.
     """
 
+    draws_work = True
+
     def __init__(
         self,
         net: nn.Module,

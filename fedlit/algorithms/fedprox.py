@@ -35,6 +35,7 @@ class FedProx(Client):
         require(mu >= 0, f"model.mu is {mu}; the proximal term needs 0 or more (0 is FedAvg).")
         self.mu = mu
         self.stragglers = stragglers
+        self.draws_work = stragglers > 0
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """f_i(x) + μ/2 |x - z|² (eq. 2)."""
