@@ -99,7 +99,7 @@ def test_server_state_that_is_not_saved_is_caught() -> None:
 
 
 def test_draws_from_a_shared_stream_are_caught() -> None:
-    assert caught(checks.same_seed_same_bits(Forgetful, {}))
+    assert caught(checks.resumes_exactly(Forgetful, {}))
 
 
 def test_the_command_checks_one_algorithm_and_writes_what_it_measured(call: Call) -> None:
