@@ -46,6 +46,8 @@ def dispatch(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     check_command(name, rest)
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a config may name a class of the user's, in the folder where fedlit is called
     if name == "fit":
         from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import
 

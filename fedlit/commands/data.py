@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlit.commands.configs import resolve_configs
-from fedlit.commands.fit import FitCLI, find_own_classes, plain_refusals
+from fedlit.commands.fit import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.errors import RunError
@@ -53,7 +53,6 @@ class DataCLI(FitCLI):
 def show_data(arguments: list[str]) -> int:
     """Build, save, print."""
     quiet_lightning()
-    find_own_classes()
     cli = DataCLI(resolve_configs(arguments))
     data = cli.datamodule
     assert isinstance(data, FederatedDataModule)

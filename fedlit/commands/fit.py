@@ -167,16 +167,9 @@ def default_name(config: dict[str, Any]) -> str:
     return run_name(data, algorithm, config["seed_everything"], fingerprint(deciding(config)))
 
 
-def find_own_classes() -> None:
-    """A config may name a class of the user's, in the folder where fedlit is called."""
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-
-
 def fit(arguments: list[str]) -> int:
     """Train; ends with a small table and the run folder's path."""
     quiet_lightning()
-    find_own_classes()
     cli = FitCLI(resolve_configs(arguments))
     trainer = cli.trainer
     folder = trainer.folder
