@@ -36,6 +36,7 @@ class FedBC(Client):
         dual_init: λ⁰: dual variable of a client at its first participation.
         dual_min: lower end of the range that λ is projected on.
         dual_max: upper end of the range that λ is projected on.
+        dual_momentum: heavy-ball momentum of the dual ascent, each client's own; 0 in the paper.
         tolerance_lr: step size of the tolerance γ; dual_lr unless given, 0 keeps γ fixed.
         tolerance_init: γ⁰: allowed squared distance at the first participation.
         tolerance_uses: which λ moves γ, the old one (simultaneous steps) or the new one.
@@ -57,6 +58,7 @@ class FedBC(Client):
         dual_init: float = 0.0,
         dual_min: float = 0.0,
         dual_max: float = inf,
+        dual_momentum: float = 0.0,
         tolerance_lr: float | None = None,
         tolerance_init: float = 0.0,
         tolerance_uses: Literal["old", "new"] = "old",
@@ -75,7 +77,8 @@ class FedBC(Client):
             f"model.dual_init is {dual_init}, but the duals live in [{dual_min}, {dual_max}] and must not be negative. "
             "Choose dual_min <= dual_init <= dual_max, all at least 0.",
         )
-        self.dual_lr = dual_lr
+        require(0 <= dual_momentum < 1, f"model.dual_momentum is {dual_momentum}; give 0 or more and below 1.")
+        self.dual_lr, self.dual_momentum = dual_lr, dual_momentum
         self.dual_init, self.dual_min, self.dual_max = dual_init, dual_min, dual_max
         self.tolerance_lr = dual_lr if tolerance_lr is None else tolerance_lr
         self.tolerance_init = tolerance_init
@@ -93,6 +96,7 @@ class FedBC(Client):
     def state_spec(self) -> StateSpec:
         """λ_i, γ_i and, where training starts from it, x_i."""
         kept: StateSpec = {"dual": self.dual_init, "tolerance": self.tolerance_init}
+        kept |= {"dual_velocity": 0.0} if self.dual_momentum else {}
         return kept | ({"local": RECEIVED} if self.start_from == "local" else {})
 
     def phases(self) -> list[Phase]:
@@ -108,6 +112,7 @@ class FedBC(Client):
                 high=self.dual_max,
                 tolerance_lr=self.tolerance_lr,
                 tolerance_uses=self.tolerance_uses,
+                momentum=self.dual_momentum,
             )
         ]
 

@@ -11,9 +11,9 @@ from fedlit.cohort import Cohort
 from fedlit.server.base import ServerCallback
 
 
-def dual_ascent(dual: Tensor, distance: Tensor, tolerance: Tensor, lr: float, low: float, high: float) -> Tensor:
-    """P[dual + lr (distance - tolerance)] on [low, high]: gradient ascent on the Lagrangian, projected."""
-    return (dual + lr * (distance - tolerance)).clamp(low, high)
+def dual_ascent(dual: Tensor, slope: Tensor, lr: float, low: float, high: float) -> Tensor:
+    """P[dual + lr slope] on [low, high]; the Lagrangian's slope is distance - tolerance."""
+    return (dual + lr * slope).clamp(low, high)
 
 
 def tolerance_step(tolerance: Tensor, dual: Tensor, lr: float) -> Tensor:
@@ -30,6 +30,7 @@ class DualAscent(ServerCallback):
         high: upper end of their range.
         tolerance_lr: step size of the tolerances; 0 keeps them fixed.
         tolerance_uses: which dual moves the tolerance, the old or the new one.
+        momentum: of the dual steps; each client's own, kept as `dual_velocity`.
     """
 
     role = "dual"
@@ -42,7 +43,9 @@ class DualAscent(ServerCallback):
         high: float = inf,
         tolerance_lr: float = 0.0,
         tolerance_uses: Literal["old", "new"] = "old",
+        momentum: float = 0.0,
     ) -> None:
+        self.momentum = momentum
         self.lr, self.low, self.high = lr, low, high
         self.tolerance_lr = tolerance_lr
         self.tolerance_uses = tolerance_uses
@@ -51,7 +54,10 @@ class DualAscent(ServerCallback):
         """Both steps start from the values of the round's beginning, unless tolerance_uses is `new`."""
         dual, tolerance = cohort.state["dual"], cohort.state["tolerance"]
         distance = cohort.distances
-        moved = dual_ascent(dual, distance, tolerance, self.lr, self.low, self.high)
+        slope = distance - tolerance
+        if self.momentum:
+            slope = cohort.state["dual_velocity"] = self.momentum * cohort.state["dual_velocity"] + slope
+        moved = dual_ascent(dual, slope, self.lr, self.low, self.high)
         cohort.state["dual"] = moved
         chosen = moved if self.tolerance_uses == "new" else dual
         cohort.state["tolerance"] = tolerance_step(tolerance, chosen, self.tolerance_lr)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedlit import Cohort, FedBC, FederatedTrainer, Softmax
 from fedlit.server.dual import DualAscent, dual_ascent, tolerance_step
+from tests.problems import run, tiny_net
 from tests.server import make_cohort
 
 NUMBERS = st.lists(st.floats(0, 100), min_size=3, max_size=3)
@@ -48,7 +49,7 @@ def after(cohort: Cohort, **options: Any) -> dict[str, list[float]]:
 def test_dual_ascent_is_the_projected_gradient_step(
     dual: list[float], distance: list[float], tolerance: list[float], lr: float, low: float, high: float
 ) -> None:
-    moved = dual_ascent(doubles(dual), doubles(distance), doubles(tolerance), lr, low, high)
+    moved = dual_ascent(doubles(dual), doubles(distance) - doubles(tolerance), lr, low, high)
     expected = np.clip(np.array(dual) + lr * (np.array(distance) - np.array(tolerance)), low, high)
     np.testing.assert_allclose(moved.numpy(), expected, rtol=1e-14, atol=1e-14)
 
@@ -108,3 +109,17 @@ def test_dual_with_rate_zero_stays_frozen() -> None:
 
 def test_dual_ascent_plays_the_role_that_users_can_take_over() -> None:
     assert DualAscent(lr=1.0).role == "dual"
+
+
+def test_momentum_of_the_dual_ascent_is_each_clients_own() -> None:
+    plain, heavy = (
+        run(FedBC(tiny_net(), lr=0.1, batch_size=4, local_epochs=1, dual_lr=0.1, dual_momentum=momentum), rounds=1)
+        for momentum in (0.0, 0.5)
+    )
+    first = {client: float(plain.loop.states.row("dual", client)) for client in plain.loop.states.touched}
+    assert {client: float(heavy.loop.states.row("dual", client)) for client in first} == first, "no velocity yet"
+    velocity = {client: float(heavy.loop.states.row("dual_velocity", client)) for client in first}
+    assert velocity == pytest.approx({client: dual / 0.1 for client, dual in first.items()})
+    longer = run(FedBC(tiny_net(), lr=0.1, batch_size=4, local_epochs=1, dual_lr=0.1, dual_momentum=0.5), rounds=2)
+    twice = [client for client in longer.loop.states.touched if client in first]
+    assert any(float(longer.loop.states.row("dual_velocity", client)) != velocity[client] for client in twice)
