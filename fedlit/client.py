@@ -300,8 +300,12 @@ class Client(LightningModule):
     def distance_to_global(self) -> Tensor:
         """|x_i - z|^2, without a factor 1/2; what stays with the client is no part of it."""
         moved = subtract(self.local_params, self.global_params)
-        shared = {name: value for name, value in moved.items() if name not in self.own_tensors}
+        shared = self.shared(moved)
         return sq_norm(shared) if shared else next(iter(moved.values())).new_zeros(())
+
+    def shared(self, params: Params) -> Params:
+        """Without the tensors that stay with the client: terms that tie it to the server leave those alone."""
+        return {name: value for name, value in params.items() if name not in self.own_tensors}
 
     @cached_property
     def own_tensors(self) -> frozenset[str]:
@@ -324,8 +328,9 @@ class Client(LightningModule):
         return group.read()
 
     def along(self, direction: Params) -> Tensor:
-        """<stopgrad(direction), x_i>: a loss whose gradient is the direction."""
-        return dot({name: value.detach() for name, value in direction.items()}, self.local_params)
+        """<stopgrad(direction), x_i>: a loss whose gradient is the direction; 0 along none."""
+        fixed = {name: value.detach() for name, value in direction.items()}
+        return dot(fixed, self.local_params) if fixed else next(iter(self.local_params.values())).new_zeros(())
 
     def task_grad(self, params: Params, batch: Batch) -> Params:
         """Gradient of the task loss at these parameters; it can be differentiated again."""

@@ -20,6 +20,7 @@ from fedlit.client import Batch, Client, Personal, Phase
 from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.local import LocalSGD
+from fedlit.params import subtract
 from fedlit.states import INITIAL, StateSpec
 
 
@@ -83,8 +84,9 @@ class Ditto(Client):
         step: dict[str, Any] = {"loss": self.task_loss(batch)}
         if self.order == "interleaved":
             v, z = self.kept("personal"), self.global_params
-            slope = self.task_grad(v, batch)
-            step["personal"] = {k: v[k] - self.personal_lr * (slope[k] + self.prox * (v[k] - z[k])) for k in v}
+            pull = self.shared(subtract(v, z))
+            slope = {k: g + self.prox * pull[k] if k in pull else g for k, g in self.task_grad(v, batch).items()}
+            step["personal"] = {k: v[k] - self.personal_lr * slope[k] for k in v}
         return step
 
     def state_spec(self) -> StateSpec:

@@ -69,7 +69,7 @@ class FedBCD(Client):
         self.prox = prox
         self.extrapolation = extrapolation
         self.box = box
-        self.block_lr = server_lr
+        self.server_lr = server_lr
         self.server_sum = server_sum
         self.most_steps = most_steps
         self.local_unit = local_unit
@@ -100,4 +100,4 @@ class FedBCD(Client):
 
     def server_callbacks(self) -> list[ServerCallback]:
         """The server's step over all clients."""
-        return [BlockAverage(prox=self.prox, lr=self.block_lr, form=self.server_sum)]
+        return [BlockAverage(prox=self.prox, lr=self.server_lr, form=self.server_sum)]

@@ -64,7 +64,6 @@ class FedBCDI(FedBCD):
         self.offline_rounds = offline_rounds
         self.server_over = server_over
         self.momentum_after_pull = momentum_after_pull
-        self.server_lr = self.block_lr if server_over == "active" else 1.0
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
         """Q~: those who report, and others drawn to fill it up."""
@@ -112,4 +111,4 @@ class FedBCDI(FedBCD):
         count = OfflineRounds(reset_momentum=self.momentum_after_pull == "reset")
         if self.server_over == "active":
             return [count]
-        return [count, BlockAverage(prox=self.prox, lr=self.block_lr, model="reported")]
+        return [count, BlockAverage(prox=self.prox, lr=self.server_lr, model="reported")]

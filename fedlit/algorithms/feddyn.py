@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from fedlit.client import Batch, Client
 from fedlit.errors import require
-from fedlit.params import dot
 from fedlit.server.dynamic import DynamicRegularization
 from fedlit.states import ZEROS, StateSpec
 
@@ -55,7 +54,7 @@ class FedDyn(Client):
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """f_i(θ) - <d_i, θ> + α/2 |θ - z|² (eq. 1)."""
         task = self.task_loss(batch)
-        linear = dot(self.kept("gradient"), self.local_params)
+        linear = self.along(self.shared(self.kept("gradient")))
         return {"loss": task - linear + self.prox / 2 * self.distance_to_global(), "task": task}
 
     def state_spec(self) -> StateSpec:

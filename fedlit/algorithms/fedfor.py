@@ -43,7 +43,8 @@ class FedFor(Client):
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """f_i(x) + a <G, x - z> / (η K)."""
         task = self.task_loss(batch)
-        slope, moved = self.sent("last_move"), subtract(self.local_params, self.global_params)
+        slope = self.shared(self.sent("last_move"))
+        moved = self.shared(subtract(self.local_params, self.global_params))
         if self.form == "linear":
             penalty = dot(slope, moved)
         else:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedlit.algorithms.fedbc import FedBC
 from fedlit.client import Batch, Personal
 from fedlit.errors import require
+from fedlit.params import subtract
 
 
 class PerFedBC(FedBC):
@@ -44,6 +45,7 @@ class PerFedBC(FedBC):
             "model.start_from is 'local', but Algorithm 3 starts every round from the received model. Leave it out.",
         )
         self.adapt_lr = adapt_lr
+        self.adapt_steps = adapt_steps
         self.batches_per_step = adapt_steps + 1
 
     def training_step(self, batch: Any, batch_idx: int | Tensor) -> dict[str, Tensor]:
@@ -52,8 +54,9 @@ class PerFedBC(FedBC):
         v = {name: value.detach() for name, value in self.local_params.items()}
         z = self.global_params
         for own in batches[:-1]:
-            slope = self.task_grad(v, own)
-            v = {name: v[name] - self.adapt_lr * (slope[name] + 2 * self.dual * (v[name] - z[name])) for name in v}
+            pull = self.shared(subtract(v, z))
+            slope = {k: g + 2 * self.dual * pull[k] if k in pull else g for k, g in self.task_grad(v, own).items()}
+            v = {name: value - self.adapt_lr * slope[name] for name, value in v.items()}
         slope, task = self.task_grad_and_loss(v, batches[-1])
         return {"loss": self.along(slope), "task": task}
 

@@ -72,7 +72,7 @@ class PFedMe(Client):
         self.inner_steps = inner_steps
         self.inner_nu = inner_nu
         self.inner_start = inner_start
-        self.server_lr = beta
+        self.beta = self.server_lr = beta
         self.train_all = train_all
         self.theta_eval = theta_eval
 

@@ -60,7 +60,8 @@ class Scaffold(Client):
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """f_i(y) + <c - c_i, y> (eq. 3)."""
         task = self.task_loss(batch)
-        return {"loss": task + self.along(subtract(self.sent("server_control"), self.kept("control"))), "task": task}
+        correction = subtract(self.sent("server_control"), self.kept("control"))
+        return {"loss": task + self.along(self.shared(correction)), "task": task}
 
     def state_spec(self) -> StateSpec:
         """c_i."""
