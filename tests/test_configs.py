@@ -35,7 +35,7 @@ def test_a_config_trains_a_round_on_the_real_files(path: Path, call: Call, real:
     root = real(*FILES[name])
     if name == "Digits" and not (root / "MNIST").exists():  # unpacked apart
         (root / "MNIST").symlink_to(real("mnist", "MNIST/raw") / "MNIST")
-    quick = "--trainer.rounds 1 --data.limit 8 --model.local_steps 1"
+    quick = "--trainer.rounds 1 --trainer.clients_per_round 2 --data.limit 8 --model.local_steps 1"
     answer = call(f"fit --config {path.name} --data.root {root} {quick} --run run")
     assert (answer.code, answer.err) == (0, "")
     assert "after 1 round" in answer.out

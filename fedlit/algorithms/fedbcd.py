@@ -55,7 +55,8 @@ class FedBCD(Client):
         local_unit: Literal["step", "epoch"] = "step",
         **local: Any,
     ) -> None:
-        super().__init__(net, **({"keep_optimizer": True} | local))
+        super().__init__(net, **local)
+        self.keep_optimizer = True  # x_prev
         require(
             not (self.momentum or self.weight_decay or self.clip),
             "FedBCD's local steps extrapolate and project; momentum, weight_decay and clip are not part of them. Leave "
