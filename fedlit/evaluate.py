@@ -103,7 +103,7 @@ class Evaluator:
     def gradients(self, models: Params, train: Sequence[Tensor]) -> Params:
         """Stacked: the gradient of that mean loss; zeros for who has no rows."""
         slopes = [self._gradient(row(models, k), rows) for k, rows in enumerate(train)]
-        return {name: torch.stack([slope[name] for slope in slopes]) for name in models}
+        return {name: torch.stack([slope[name] for slope in slopes]) for name in slopes[0]}
 
     def _gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Of the mean loss over the rows, in evaluation mode."""

@@ -113,16 +113,16 @@ class FederatedLoop(_FitLoop):
         cohort = self.gather(z)
         data = self.population.load(cohort.round, cohort.clients)
         if "risk_received" in self.needs:
-            cohort.risk_received = self.evaluator.risks(cohort.received, data.train)
+            cohort.risk_received = self.evaluator.risks(cohort.received | cohort.received_buffers, data.train)
         if "grad_received" in self.needs:
-            cohort.grad_received = self.evaluator.gradients(cohort.received, data.train)
+            cohort.grad_received = self.evaluator.gradients(cohort.received | cohort.received_buffers, data.train)
         self.call("on_cohort_start", cohort)
         for phase in self.client.phases():
             self.solve(cohort, data, phase)
         trained = time.perf_counter()
         self.first_risk = check_divergence(cohort, self.first_risk, self.options.divergence_factor)
         if "risk_trained" in self.needs:
-            cohort.risk_trained = self.evaluator.risks(cohort.params, data.train)
+            cohort.risk_trained = self.evaluator.risks(cohort.params | cohort.buffers, data.train)
         self.call("on_cohort_trained", cohort)
         step = self.weigh(cohort)
         cohort.pseudo_gradient = pseudo_gradient(z, cohort, step)

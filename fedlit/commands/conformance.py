@@ -3,6 +3,8 @@
 import argparse
 import importlib
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,10 @@ def main(args: argparse.Namespace) -> int:
     """Check, print, write; 1 if a check fails."""
     entries = {name: find_entry(name) for name in args.algorithm or ENTRIES}
     console = Console()
-    logging.getLogger("fedlit").setLevel(logging.WARNING)  # a line per run would drown the table
     results: Results = {}
-    for name, entry in track(entries.items(), "checking", console=console, transient=True):
-        results[name] = check(entry.make, **entry.trainer)
+    with quiet():
+        for name, entry in track(entries.items(), "checking", console=console, transient=True):
+            results[name] = check(entry.make, **entry.trainer)
     console.print(as_table(results))
     if args.json is not None:
         plain = {name: [asdict(measured) for measured in found] for name, found in results.items()}
@@ -57,6 +59,18 @@ def main(args: argparse.Namespace) -> int:
     failed = [f"{name}: {one.check}" for name, found in results.items() for one in found if not one.passed]
     console.print(f"{len(failed)} failed: {'; '.join(failed)}" if failed else f"all {len(results)} passed")
     return 1 if failed else 0
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """A line per run would drown the table."""
+    log = logging.getLogger("fedlit")
+    before = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def find_entry(name: str) -> Entry:
