@@ -147,7 +147,7 @@ class Client(LightningModule):
         drop_last: leave out a ragged last batch (a client smaller than a batch keeps its one).
         keep_optimizer: keep the state of the local optimiser (momentum) from round to round.
         keep_local: tensors that stay with each client: none, norm (BatchNorm: FedBN), all (local training only), or the
-            beginning of their names (FedPer: a head).
+            name of a module or tensor (FedPer: a head).
         average_kept: let the server average what stays with the clients too, so that z can be measured.
     """
 
@@ -207,7 +207,7 @@ class Client(LightningModule):
         require(
             keep_local == "none" or len(self.own_tensors) > 0,
             f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
-            f"beginning of names such as {', '.join(list(net.state_dict())[-2:])}.",
+            f"name of a module or tensor such as {list(net.state_dict())[-1]}.",
         )
         self._stepping = False
 

@@ -21,7 +21,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
 from fedlit.client import Client, Personal, Phase
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, Selection
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence
@@ -134,13 +134,9 @@ class FederatedLoop(_FitLoop):
 
     def gather(self, z: Params) -> Cohort:
         """Who trains, what they received, what they kept."""
-        round, options, client = self.rounds_done, self.options, self.client
+        round, client = self.rounds_done, self.client
         sizes, population = self.population.sizes, self.population.num_clients
-        count = 1 if client.pools_data else options.clients_per_round
-        drawn = options.sampler.select(options.seed, round, sizes.numpy(), count)
-        selection = client.select(
-            drawn, population, self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
-        )
+        selection = self.select(round)
         chosen, reporting = selection.train, set(selection.report)
         received, buffers = self.received(z, chosen)
         own_sizes = sizes[chosen]
@@ -162,6 +158,14 @@ class FederatedLoop(_FitLoop):
         if client.keep_optimizer:
             cohort.memory = self.kept_memory(cohort)
         return cohort
+
+    def select(self, round: int) -> Selection:
+        """Who trains and who reports in a round: the sampler's answer, which the algorithm may widen."""
+        options, sizes = self.options, self.population.sizes.numpy()
+        count = 1 if self.client.pools_data else options.clients_per_round
+        drawn = options.sampler.select(options.seed, round, sizes, count)
+        generator = self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
+        return self.client.select(drawn, len(sizes), generator)
 
     def received(self, z: Params, chosen: list[int]) -> tuple[Params, Params]:
         """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
@@ -371,8 +375,9 @@ class FederatedLoop(_FitLoop):
         if self.choice is None:
             planned = client.planned_steps(self.population.sizes.numpy())
             sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-            count = options.sampler.cohort_size(options.clients_per_round, self.population.num_clients)
-            self.choice = choose(options.request, client, planned, count, self.max_epochs or 1, sample)
+            self.choice = choose(
+                options.request, client, planned, len(self.select(0).train), self.max_epochs or 1, sample
+            )
         log.info(self.choice.line())
         self.engine = make_engine(self.choice, options.seed, data.rows)
         self._threads_before = torch.get_num_threads()

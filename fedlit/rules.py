@@ -91,7 +91,7 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
 
 def check_population(client: Client, data: FederatedDataModule) -> None:
     """What is kept for a client must find the same client again."""
-    kept = sorted(client.state_spec())
+    kept = sorted(client.state_spec()) + sorted(client.own_tensors) + ["optimizer"] * client.keep_optimizer
     if data.is_fresh and kept:
         raise ConfigError(
             f"{type(client).__name__} keeps '{kept[0]}' for each client, but data.fresh draws new clients every round, "

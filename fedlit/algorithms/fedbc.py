@@ -15,6 +15,7 @@ the new dual); local training starts from z, for which the paper's reductions to
 where the duals of a cohort sum to 0, `fallback_weights` hold for that round.
 """
 
+from dataclasses import replace
 from math import inf
 from typing import Any, Literal
 
@@ -121,8 +122,9 @@ class FedBC(Client):
         return Dual(fallback=self.fallback_weights)
 
     def personal_model(self) -> Personal:
-        """x_i, after one step where it is fine-tuned."""
-        return Personal("local", self.finetune_lr, self.adapt_on if self.finetune_lr is not None else "train")
+        """As any client's, after one step where it is fine-tuned."""
+        own = super().personal_model()
+        return own if self.finetune_lr is None else replace(own, adapt_lr=self.finetune_lr, adapt_on=self.adapt_on)
 
     def traffic(self) -> tuple[int, int]:
         """Down z; up x_i, n_i and λ_i."""

@@ -66,6 +66,10 @@ class FedBCD(Client):
         require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
         require(box is None or box > 0, f"model.box is {box}; give a number above 0, or none.")
         require(server_lr > 0, f"model.server_lr is {server_lr}; give a number above 0.")
+        require(
+            local_unit == "step" or self.local_steps is None,
+            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
+        )
         require(most_steps >= 1, f"model.most_steps is {most_steps}; give 1 or more.")
         self.prox = prox
         self.extrapolation = extrapolation

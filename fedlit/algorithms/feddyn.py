@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedlit.client import Batch, Client
 from fedlit.errors import require
 from fedlit.server.dynamic import DynamicRegularization
-from fedlit.states import ZEROS, StateSpec
+from fedlit.states import INITIAL, ZEROS, StateSpec
 
 
 class FedDyn(Client):
@@ -58,8 +58,9 @@ class FedDyn(Client):
         return {"loss": task - linear + self.prox / 2 * self.distance_to_global(), "task": task}
 
     def state_spec(self) -> StateSpec:
-        """d_i."""
-        return {"gradient": ZEROS}
+        """d_i and, where the mean of all models is measured, θ_i."""
+        kept: StateSpec = {"gradient": ZEROS}
+        return kept | ({"local": INITIAL} if self.eval_model == "all_mean" else {})
 
     def sent_spec(self) -> StateSpec:
         """α, which may differ from client to client."""

@@ -239,7 +239,7 @@ class VectorizedEngine(Engine):
             program = LocalProgram(client, phase, self.rows, self.lanes, carried, context)
             crew = [Worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
-                log.info("compiling the local training: about 10 s the first time, then kept for later runs")
+                log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
                 run = compiled_form(program, crew[0], task)
                 for worker in crew:
                     worker.run, worker.context = run, program.context_read

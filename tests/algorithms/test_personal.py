@@ -14,6 +14,8 @@ from fedlit import (
     Ditto,
     FedAvg,
     FedBC,
+    FedBCD,
+    FedDyn,
     FederatedTrainer,
     PerFedAvg,
     PerFedBC,
@@ -123,3 +125,26 @@ def test_centralised_training_is_plain_training_on_all_data() -> None:
 def test_a_net_that_has_nothing_to_keep_is_refused_by_name() -> None:
     with pytest.raises(ConfigError, match="model.keep_local is 'head', but the net has no such tensors"):
         FedAvg(Softmax(5, 3), keep_local="head")
+
+
+def test_fedbc_with_a_kept_head_measures_the_servers_model_with_the_users_own() -> None:
+    trainer = run(FedBC(tiny_net(), keep_local="linear.bias", **LOCAL), rounds=4)
+    assert len(trainer.loop.states.touched) == 4
+    by_hand = accuracy_by_hand(trainer, trainer.loop.personal_model)
+    assert trainer.summary["personal"] == "z"
+    assert last(trainer, "personal/acc") == pytest.approx(by_hand, abs=1e-12)
+
+
+def test_the_mean_of_all_models_is_measured_also_where_local_models_are_not_stored() -> None:
+    stored, not_stored = (
+        run(FedDyn(tiny_net(), alpha=0.5, eval_model="all_mean", **LOCAL), rounds=3, store_local_models=keep)
+        for keep in (True, False)
+    )
+    assert last(stored, "global/loss") == last(not_stored, "global/loss")
+    server = run(FedDyn(tiny_net(), alpha=0.5, **LOCAL), rounds=3)
+    assert last(server, "global/loss") != last(stored, "global/loss")
+
+
+def test_epochs_and_steps_together_are_refused_by_fedbcd() -> None:
+    with pytest.raises(ConfigError, match="model.local_unit is 'epoch'"):
+        FedBCD(tiny_net(), local_unit="epoch", local_steps=3)

@@ -189,6 +189,14 @@ def test_fresh_clients_refuse_an_algorithm_that_keeps_something_for_each() -> No
         fit(fresh(), FedBC(Softmax(SIDE * SIDE, 10)), clients_per_round=3)
 
 
+@pytest.mark.parametrize(
+    ("options", "kept"), [({"keep_local": "all"}, "linear.bias"), ({"keep_optimizer": True}, "optimizer")]
+)
+def test_fresh_clients_refuse_all_that_would_be_kept_for_them(options: dict[str, Any], kept: str) -> None:
+    with pytest.raises(ConfigError, match=f"FedAvg keeps '{kept}' for each client, but data.fresh"):
+        fit(fresh(), FedAvg(Softmax(SIDE * SIDE, 10), **options), clients_per_round=3)
+
+
 def test_fresh_and_a_partition_exclude_each_other() -> None:
     with pytest.raises(ConfigError, match="data.fresh and data.partition are both given"):
         Tiny(fresh=Fresh(), partition=IID(num_clients=2))
