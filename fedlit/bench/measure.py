@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 
-from fedlit.algorithms.fedavg import FedAvg
 from fedlit.algorithms.fedbc import FedBC
-from fedlit.bench.handwritten import fedavg_round
+from fedlit.bench.handwritten import federated_round
 from fedlit.bench.workloads import Workload
 from fedlit.client import Client
 from fedlit.cohort import Cohort
@@ -187,10 +186,10 @@ def warmed_up(workload: Workload, report: Callable[[str], None]) -> list[Entry]:
     report("first round: hand-written loop")
     entries = [handwritten_entry(workload, data)]
     report("first round: sequential")
-    entries.append(engine_entry("sequential", workload, data, workload.client(FedAvg), "sequential", None))
+    entries.append(engine_entry("sequential", workload, data, workload.client(), "sequential", None))
     for workers in sorted({1, cores}):
         report(f"first round, which compiles: vectorized, {workers} workers")
-        entries.append(engine_entry("vectorized", workload, data, workload.client(FedAvg), "vectorized", workers))
+        entries.append(engine_entry("vectorized", workload, data, workload.client(), "vectorized", workers))
     if workload.with_extras:
         report("first round, which compiles: FedBC, fit")
         entries.append(engine_entry("fedbc", workload, data, workload.client(FedBC), "vectorized", cores))
@@ -203,20 +202,13 @@ def warmed_up(workload: Workload, report: Callable[[str], None]) -> list[Entry]:
 
 def handwritten_entry(workload: Workload, data: FederatedDataModule) -> Entry:
     """The plain PyTorch loop, one thread."""
-    net = workload.net()
-    x, y, clients = data.store["x"], data.store["y"], data.everyone.train
+    net, train = workload.net(), workload.local_training()
+    samples, clients = (data.store["x"], data.store["y"]), data.everyone.train
+    by_size = workload.algorithm.weights == "samples"
 
     def one_round() -> int:
         drawn = torch.randperm(len(clients))[: workload.clients_per_round].tolist()
-        return fedavg_round(
-            net,
-            x,
-            y,
-            [clients[client] for client in drawn],
-            lr=workload.lr,
-            batch_size=workload.batch_size,
-            local_epochs=workload.local_epochs,
-        )
+        return federated_round(net, samples, [clients[client] for client in drawn], train, by_size=by_size)
 
     run = in_rounds(one_round, threads=1)
     first = run(0)
@@ -248,11 +240,11 @@ def fit_entry(workload: Workload, workers: int) -> Entry:
     def run(seconds: float) -> Span:
         stopwatch = Stopwatch(seconds)
         trainer = new_trainer(workload, "vectorized", workers, rounds=10**9, callbacks=[stopwatch])
-        fit(trainer, workload.client(FedAvg), data)
+        fit(trainer, workload.client(), data)
         return stopwatch.span
 
     trainer = new_trainer(workload, "vectorized", workers, rounds=1)
-    fit(trainer, workload.client(FedAvg), data)
+    fit(trainer, workload.client(), data)
     choice = chosen(trainer.loop)
     first_round_s = trainer.loop.history.rows[1]["time/round_s"]
     return Entry("fit", threads_of(choice), choice.lanes, choice.compiled, first_round_s, run)

@@ -1,11 +1,16 @@
-"""The work that is measured: three networks with generated data. What is learned from them does not matter here."""
+"""The work that is measured: networks with generated data. What is learned from them does not matter here."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from torch import nn
 
+from fedlit.algorithms.fedavg import FedAvg
+from fedlit.algorithms.perfedavg import PerFedAvg
+from fedlit.algorithms.pfedme import PFedMe
+from fedlit.bench import handwritten
 from fedlit.client import Client
 from fedlit.data.tensor import TensorData
 from fedlit.models import MLP, LeNet, Softmax
@@ -13,7 +18,7 @@ from fedlit.models import MLP, LeNet, Softmax
 
 @dataclass(frozen=True)
 class Workload:
-    """Federated averaging of one network on clients of fixed sizes."""
+    """One algorithm and network on clients of fixed sizes, and the same by hand."""
 
     name: str
     title: str
@@ -26,6 +31,10 @@ class Workload:
     clients_per_round: int = 10
     num_classes: int = 10
     lr: float = 0.01
+    algorithm: type[Client] = FedAvg
+    by_hand: Callable[..., handwritten.LocalTraining] = handwritten.sgd
+    options: dict[str, Any] = field(default_factory=dict)
+    """Of the algorithm, by the same names in `by_hand`."""
     with_extras: bool = False
     """Whether FedBC and a whole `fit` are measured too."""
 
@@ -43,9 +52,20 @@ class Workload:
             val_fraction=0.0,
         )
 
-    def client(self, algorithm: type[Client]) -> Client:
-        """The algorithm with this workload's network and local options."""
-        return algorithm(self.net(), lr=self.lr, batch_size=self.batch_size, local_epochs=self.local_epochs)
+    @property
+    def local(self) -> dict[str, Any]:
+        """What every client takes."""
+        return {"lr": self.lr, "batch_size": self.batch_size, "local_epochs": self.local_epochs}
+
+    def client(self, algorithm: type[Client] | None = None) -> Client:
+        """The workload's algorithm, or another one, with this workload's network and local options."""
+        if algorithm is None:
+            return self.algorithm(self.net(), **self.local, **self.options)
+        return algorithm(self.net(), **self.local)
+
+    def local_training(self) -> handwritten.LocalTraining:
+        """The client by hand."""
+        return self.by_hand(**self.local, **self.options)
 
 
 def log_normal_sizes(clients: int) -> tuple[int, ...]:
@@ -83,6 +103,30 @@ WORKLOADS = {
             sizes=(2000,) * 20,
             batch_size=64,
             local_epochs=1,
+        ),
+        Workload(
+            name="W4",
+            title="exact Per-FedAvg (independent batches), MLP 60-20-10, clients of W1, E = 5, batch 10",
+            net=lambda: MLP(60, (20,), 10),
+            sample_shape=(60,),
+            sizes=log_normal_sizes(100),
+            batch_size=10,
+            local_epochs=5,
+            algorithm=PerFedAvg,
+            by_hand=handwritten.perfedavg,
+            options={"adapt_lr": 0.01},
+        ),
+        Workload(
+            name="W5",
+            title="pFedMe with K = 5, MLP 60-20-10, clients of W1, E = 5, batch 10",
+            net=lambda: MLP(60, (20,), 10),
+            sample_shape=(60,),
+            sizes=log_normal_sizes(100),
+            batch_size=10,
+            local_epochs=5,
+            algorithm=PFedMe,
+            by_hand=handwritten.pfedme,
+            options={"prox": 15.0, "personal_lr": 0.05, "inner_steps": 5},
         ),
     )
 }

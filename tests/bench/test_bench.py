@@ -3,13 +3,14 @@
 import argparse
 import io
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
 
-from fedlit import FedAvg, FederatedTrainer, Softmax
-from fedlit.bench.handwritten import fedavg_round
+from fedlit import FederatedTrainer, Softmax
+from fedlit.bench.handwritten import federated_round, sgd
 from fedlit.bench.measure import Entry, Instant, Result, Span, measure
 from fedlit.bench.workloads import WORKLOADS, Workload
 from fedlit.commands import bench
@@ -27,6 +28,9 @@ TINY = Workload(
     num_classes=3,
     with_extras=True,
 )
+
+STRONG = {"W1": {}, "W4": {"adapt_lr": 0.5}, "W5": {"prox": 2.0, "personal_lr": 0.2}}
+"""Options with which a second-order term or a pull that is left out would show."""
 
 
 def span(rate: float, other: float | None = 0.0) -> Span:
@@ -57,18 +61,29 @@ def tiny_workload(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedlit.engines.choose.missing_compiler", lambda: "tests do not compile here")
 
 
-def test_handwritten_rounds_equal_the_sequential_engine_on_full_batches():
-    data = TINY.data(tested=True)
-    options = {"lr": 0.3, "batch_size": 100, "local_epochs": 4}
-    client, net = FedAvg(Softmax(5, 3), **options), Softmax(5, 3).double()
+@pytest.mark.parametrize("name", ["W1", "W4", "W5"])
+def test_handwritten_rounds_equal_the_sequential_engine_on_full_batches(name):
+    like = WORKLOADS[name]
+    work = replace(
+        TINY,
+        lr=0.3,
+        batch_size=100,
+        algorithm=like.algorithm,
+        by_hand=like.by_hand,
+        options=like.options | STRONG[name],
+    )
+    data = work.data(tested=True)
+    client, net = work.client(), Softmax(5, 3).double()
     net.load_state_dict(client.net.state_dict())
     before = net.linear.weight.detach().clone()
     trainer = FederatedTrainer(
         rounds=2, clients_per_round=4, engine="sequential", precision="64-true", enable_progress_bar=False
     )
     trainer.fit(client, datamodule=data)
-    x, y, clients = data.store["x"], data.store["y"], data.everyone.train
-    assert [fedavg_round(net, x, y, clients, **options) for _ in range(2)] == [16, 16]
+    samples, train = (data.store["x"], data.store["y"]), work.local_training()
+    by_size = work.algorithm.weights == "samples"
+    rounds = [federated_round(net, samples, data.everyone.train, train, by_size=by_size) for _ in range(2)]
+    assert rounds == [8, 8]
     assert float((net.linear.weight.detach() - before).abs().max()) > 1e-2
     for name, value in client.net.state_dict().items():
         torch.testing.assert_close(net.state_dict()[name], value, rtol=0, atol=1e-12)
@@ -79,9 +94,9 @@ def test_handwritten_round_visits_every_row_once_an_epoch_in_ragged_batches():
     net = Softmax(5, 3)
     net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
     x = torch.randn(23, 5)
-    steps = fedavg_round(
-        net, x, torch.zeros(23, dtype=torch.int64), [torch.arange(23)], lr=0.1, batch_size=10, local_epochs=2
-    )
+    train = sgd(lr=0.1, batch_size=10, local_epochs=2)
+    data = (x, torch.zeros(23, dtype=torch.int64))
+    steps = federated_round(net, data, [torch.arange(23)], train, by_size=True)
     assert steps == 6
     assert [len(batch) for batch in seen] == [10, 10, 3] * 2
     for epoch in (seen[:3], seen[3:]):
