@@ -13,16 +13,18 @@ import fedlit
 ROOT = Path(fedlit.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LEVELS = {
-    **dict.fromkeys(("_torchvision", "errors", "keys", "places", "params", "local", "states", "cohort"), 0),
+    **dict.fromkeys(
+        ("_torchvision", "catalogue", "errors", "keys", "places", "params", "local", "states", "cohort"), 0
+    ),
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "data", "models", "metrics", "run"), 3),
-    **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules"), 4),
+    **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4),
     "loop": 5,
     "checkpoint": 6,
     "trainer": 7,
     "fedlit": 8,
-    **dict.fromkeys(("cli", "commands", "bench", "conformance"), 9),
+    **dict.fromkeys(("cli", "commands", "bench", "conformance", "report", "dashboard", "experiments"), 9),
 }
 BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 """Algorithms that are another one with a part exchanged."""

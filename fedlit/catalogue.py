@@ -1,0 +1,91 @@
+"""Every metric once: its name, what people call it, its unit, which way is better, and its definition in a line.
+
+Loggers, tables, pictures, the dashboard and `fedlit list` take their words from here; docs/metrics.md has the formulas.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known of a metric besides its values."""
+
+    label: str
+    """For headings and axes."""
+    definition: str
+    """Model and data, in a line."""
+    unit: Literal["share", "share²", "nats", "MB", "s", ""] = ""
+    """`share`: in [0, 1], shown as a percentage."""
+    best: Literal["max", "min"] | None = None
+    """Which way is better; None where neither is."""
+
+
+METRICS: dict[str, Metric] = {
+    "train/loss": Metric("training loss", "task loss while training, cohort, weighted by n_i", "nats", "min"),
+    "train/lr": Metric("local learning rate", "of the round"),
+    "val/acc": Metric("validation accuracy", "z on pooled validation; selects models", "share", "max"),
+    "val/loss": Metric("validation loss", "z on pooled validation", "nats", "min"),
+    "global/acc": Metric("global accuracy", "z on pooled test", "share", "max"),
+    "global/loss": Metric("global loss", "z on pooled test", "nats", "min"),
+    "global/user_acc": Metric("mean user accuracy", "z on own test, plain mean over users", "share", "max"),
+    "global/train_loss": Metric("global training loss", "z on all training data, Σ n_i f_i / Σ n_i", "nats", "min"),
+    "global/grad_norm2": Metric("stationarity ‖∇f(z)‖²", "squared norm of the gradient of that loss at z", "", "min"),
+    "local/acc": Metric("local accuracy", "x_i on own test, plain mean over users", "share", "max"),
+    "local/pooled_acc": Metric("local accuracy, pooled", "x_i on own test, every sample counts once", "share", "max"),
+    "personal/acc": Metric("personal accuracy", "personal model on own test, plain mean over users", "share", "max"),
+    "personal/pooled_acc": Metric(
+        "personal accuracy, pooled", "personal model on own test, every sample counts once", "share", "max"
+    ),
+    "personal/acc_min": Metric("worst personal accuracy", "lowest of the users' personal models", "share", "max"),
+    "personal/acc_max": Metric("best personal accuracy", "highest of the users' personal models", "share", "max"),
+    "personal/acc_var": Metric("personal variance", "population variance over users' personal models", "share²", "min"),
+    "personal/acc_p10": Metric("personal 10 % quantile", "of the users' personal models", "share", "max"),
+    "finetuned/acc": Metric("fine-tuned accuracy", "personal model after one further step, own test", "share", "max"),
+    "finetuned/pooled_acc": Metric(
+        "fine-tuned accuracy, pooled", "personal model after one further step, every sample once", "share", "max"
+    ),
+    "users/acc_min": Metric("worst user's accuracy", "z on own test, lowest over all users", "share", "max"),
+    "users/acc_max": Metric("best user's accuracy", "z on own test, highest over all users", "share", "max"),
+    "users/acc_mean": Metric("mean user accuracy", "z on own test, plain mean; equals global/user_acc", "share", "max"),
+    "users/acc_var": Metric("user variance", "population variance of z's own-test accuracies", "share²", "min"),
+    "users/acc_p10": Metric("10 % quantile of users", "z on own test", "share", "max"),
+    "users/acc_worst10": Metric("worst tenth of users", "z on own test, mean of the lowest tenth", "share", "max"),
+    "users/gini": Metric("Gini coefficient", "of z's own-test accuracies; 0 = all users alike", "", "min"),
+    "users/entropy": Metric("normalised entropy", "of z's own-test accuracies; 1 = all users alike", "", "max"),
+    "min_user/acc": Metric("min-user accuracy", "z, own test of the cohort's smallest client", "share", "max"),
+    "max_user/acc": Metric("max-user accuracy", "z, own test of the cohort's largest client", "share", "max"),
+    "min_user/weight": Metric("min-user coefficient", "aggregation weight of the cohort's smallest client"),
+    "max_user/weight": Metric("max-user coefficient", "aggregation weight of the cohort's largest client"),
+    "min_user/size_share": Metric("min-user share of samples", "n_j / Σ n of the cohort's smallest client"),
+    "max_user/size_share": Metric("max-user share of samples", "n_j / Σ n of the cohort's largest client"),
+    "dual/mean": Metric("dual λ, mean", "over the cohort, after the round"),
+    "dual/min": Metric("dual λ, smallest", "over the cohort, after the round"),
+    "dual/max": Metric("dual λ, largest", "over the cohort, after the round"),
+    "tolerance/mean": Metric("tolerance γ, mean", "over the cohort, after the round"),
+    "distance/mean": Metric("distance ‖x_i − z‖²", "mean over the cohort, z as received"),
+    "comm/up_mb": Metric("upload", "10⁶ bytes sent to the server this round", "MB", "min"),
+    "comm/down_mb": Metric("download", "10⁶ bytes sent to clients this round", "MB", "min"),
+    "time/train_s": Metric("training time", "local training of this round", "s", "min"),
+    "time/eval_s": Metric("evaluation time", "of this round", "s", "min"),
+    "time/round_s": Metric("round time", "the whole round", "s", "min"),
+}
+SUMMARY_METRICS: dict[str, Metric] = {
+    "rounds_to/0.40": Metric("rounds to 40 %", "first evaluated round with this validation accuracy", "", "min"),
+    "halftime/acc": Metric("accuracy at half time", "validation accuracy at half of the rounds", "share", "max"),
+}
+"""In summary.json only; `trainer.rounds_to` chooses the thresholds."""
+
+
+def metric(name: str) -> Metric:
+    """The entry of a name; a callback's own metric is described by its name alone."""
+    return METRICS.get(name) or SUMMARY_METRICS.get(name) or Metric(name, "declared by a server callback")
+
+
+def shown(name: str, value: float) -> str:
+    """The value as people read it: 83.42 %, 0.0123, 12 MB."""
+    known = metric(name)
+    if known.unit == "share":
+        return f"{100 * value:.2f} %"
+    number = f"{value:.4g}" if known.unit != "share²" else f"{value:.4f}"
+    return f"{number} {known.unit}" if known.unit in ("MB", "s") else number

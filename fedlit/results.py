@@ -1,0 +1,225 @@
+"""Runs read back from their folders: what tables, pictures, the dashboard and comparisons are made of.
+
+A run is what `fit` left in a folder, finished or not. Runs that differ by nothing but their seeds are one `Group`.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlit.errors import RunError
+from fedlit.run import RunFolder, read_clients, read_metrics
+from fedlit.settings import deciding, flatten, read_config
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
+
+log = logging.getLogger("fedlit")
+
+SEEDS = ("seed_everything", "trainer.seed", "data.seed")
+"""Settings in which the runs of one group may differ."""
+_SHORT = ("trainer.", "model.", "data.")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run folder."""
+
+    path: Path
+    settings: dict[str, Any]
+    """What decides its results, as dotted names: `trainer.clients_per_round`, `model.lr`, `data.alpha`, ..."""
+    rounds: list[int]
+    rows: list[dict[str, float]]
+    """The metrics of each of these rounds; what was not measured is absent."""
+    summary: dict[str, Any]
+    """summary.json; empty while the run is unfinished."""
+    partition: dict[str, Any]
+    """partition.json: who holds which samples."""
+
+    @property
+    def algorithm(self) -> str:
+        """The client's class: `FedBC`."""
+        return str(self.settings["model"])
+
+    @property
+    def data(self) -> str:
+        """The data module's class: `Synthetic`."""
+        return str(self.settings["data"])
+
+    @property
+    def seed(self) -> tuple[int, int]:
+        """(seed of the run, seed of the data): runs with the same one are paired."""
+        own = self.settings.get("seed_everything", self.settings.get("trainer.seed"))
+        return int(own or 0), int(self.settings.get("data.seed") or 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its last round."""
+        return bool(self.summary.get("finished"))
+
+    @property
+    def partition_hash(self) -> str | None:
+        """Tells whether two runs had the same clients with the same samples."""
+        return self.partition.get("hash")
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of everything that was measured at least once, in the order of metrics.csv."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def series(self, name: str) -> tuple[list[int], list[float]]:
+        """(rounds, values) of one metric, where it was measured."""
+        known = [(r, row[name]) for r, row in zip(self.rounds, self.rows, strict=True) if name in row]
+        return [r for r, _ in known], [value for _, value in known]
+
+    def final(self, name: str, last: int = 1) -> float | None:
+        """The metric at the end of the run: the mean of its `last` newest values, or None if it was never measured."""
+        _, values = self.series(name)
+        newest = values[-last:]
+        return sum(newest) / len(newest) if newest else None
+
+    @cached_property
+    def clients(self) -> "pyarrow.Table":
+        """One row per client and evaluated round; RunError where there are none."""
+        return read_clients(self.path)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ by nothing but their seeds."""
+
+    label: str
+    """Short, unique among the groups it was made with: `FedBC`, or `FedProx mu=0.1` where options differ."""
+    runs: Sequence[Run]
+    options: dict[str, Any] = field(default_factory=dict)
+    """The settings in which the groups differ from each other, by dotted name."""
+
+    @property
+    def algorithm(self) -> str:
+        """The client's class, the same in all runs."""
+        return self.runs[0].algorithm
+
+    @property
+    def data(self) -> str:
+        """The data module's class, the same in all runs."""
+        return self.runs[0].data
+
+
+def read_run(folder: Path) -> Run:
+    """One run, or a RunError that says what is missing."""
+    files = RunFolder(folder)
+    if not files.config.is_file():
+        raise RunError(
+            f"{folder} is no run folder: it has no config.yaml. Give a folder that 'fedlit fit' has written."
+        )
+    rows = read_metrics(files.metrics)
+    if not any(row["round"] >= 1 for row in rows):
+        raise RunError(f"{folder} has no finished round. Continue it with 'fedlit fit … --resume', or leave it out.")
+    rounds = [int(row.pop("round")) for row in rows]
+    settings = plain_settings(read_config(files.config))
+    return Run(folder, settings, rounds, rows, read_json(files.summary), read_json(files.partition))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file, empty if there is none; RunError if it is damaged."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise RunError(f"{path} cannot be read ({error}). Delete it and continue the run with --resume.") from error
+    return content if isinstance(content, dict) else {}
+
+
+def find_runs(places: Iterable[Path]) -> list[Run]:
+    """The runs in these folders, each a run folder or a folder that holds some at any depth, in the order of names.
+
+    What was named itself must be readable; an unreadable run that was only found is left out with a line that says so.
+    """
+    runs: dict[Path, Run] = {}
+    for place in places:
+        if not place.is_dir():
+            raise RunError(f"{place} is no folder. Give run folders, or a folder that holds some (such as 'runs').")
+        if RunFolder(place).config.is_file():
+            runs[place.resolve()] = read_run(place)
+            continue
+        for config in sorted(place.rglob("config.yaml")):
+            try:
+                runs[config.parent.resolve()] = read_run(config.parent)
+            except RunError as error:
+                log.warning(f"left out: {error}")
+    if not runs:
+        where = ", ".join(str(place) for place in places)
+        raise RunError(f"There is no run with a finished round in {where}. Run 'fedlit fit' or 'fedlit compare' first.")
+    return list(runs.values())
+
+
+def plain_settings(config: dict[str, Any]) -> dict[str, Any]:
+    """Dotted names without the `class_path` and `init_args` in between: `model` is the class, `model.lr` its option."""
+    flat = {}
+    for name, value in flatten(deciding(config)).items():
+        short = ".".join(part for part in name.split(".") if part not in ("init_args", "class_path"))
+        flat[short] = value.rsplit(".", 1)[-1] if name.endswith("class_path") and isinstance(value, str) else value
+    return flat
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Runs by their settings without seeds, in the order in which they come."""
+    gathered: dict[str, list[Run]] = {}
+    for run in runs:
+        same = {name: value for name, value in run.settings.items() if name not in SEEDS}
+        gathered.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(run)
+    members = list(gathered.values())
+    differing = differing_settings([group[0] for group in members])
+    groups = []
+    for group in members:
+        options = {name: group[0].settings.get(name) for name in differing}
+        groups.append(Group(label_of(group[0], [other[0] for other in members]), group, options))
+    return groups
+
+
+def differing_settings(runs: Sequence[Run]) -> list[str]:
+    """Dotted names of settings that are not the same in all these runs, seeds left out."""
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in SEEDS)
+    return [name for name in names if len({json.dumps(run.settings.get(name), default=str) for run in runs}) > 1]
+
+
+def label_of(run: Run, others: Sequence[Run]) -> str:
+    """The algorithm, and what tells this run from others of the same algorithm."""
+    alike = [other for other in others if other.algorithm == run.algorithm]
+    apart = [name for name in differing_settings(alike) if run.settings.get(name) is not None]
+    shown = [f"{name.split('.')[-1]}={run.settings[name]}" for name in apart if name.startswith(_SHORT)]
+    datasets = [run.data] if "data" in apart else []
+    return " ".join([run.algorithm, *datasets, *shown])
+
+
+def mixed(groups: Sequence[Group]) -> list[str]:
+    """What a reader of one table over these groups must know: sentences, empty if all can be compared."""
+    remarks = []
+    runs = [run for group in groups for run in group.runs]
+    datasets = sorted({run.data for run in runs})
+    if len(datasets) > 1:
+        remarks.append(f"The runs are of different data: {', '.join(datasets)}.")
+    by_seed: dict[tuple[str, int], set[str | None]] = {}
+    for run in runs:
+        by_seed.setdefault((run.data, run.seed[1]), set()).add(run.partition_hash)
+    if any(len(hashes) > 1 for hashes in by_seed.values()):
+        remarks.append("Runs with the same data seed have different partitions: other clients, other samples.")
+    for group in groups:
+        lengths = sorted({run.rounds[-1] for run in group.runs})
+        if len(lengths) > 1:
+            remarks.append(f"{group.label}: runs of different length, {lengths[0]} to {lengths[-1]} rounds.")
+    lengths = sorted({group.runs[0].rounds[-1] for group in groups})
+    if len(lengths) > 1:
+        remarks.append(f"The groups ran for different numbers of rounds: {', '.join(map(str, lengths))}.")
+    seeds = {tuple(sorted(run.seed for run in group.runs)) for group in groups}
+    if len(seeds) > 1:
+        remarks.append("The groups were run with different seeds; differences use the seeds that both have.")
+    unfinished = [run.path.name for run in runs if not run.finished]
+    if unfinished:
+        remarks.append(f"Not finished: {', '.join(unfinished)}.")
+    return remarks
