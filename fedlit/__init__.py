@@ -18,7 +18,7 @@ from fedlit.algorithms.perfedbc import PerFedBC
 from fedlit.algorithms.pfedme import PFedMe
 from fedlit.algorithms.qfedavg import QFedAvg
 from fedlit.algorithms.scaffold import Scaffold
-from fedlit.client import Batch, Client, Personal, Phase
+from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.corruption import Imbalance, LabelFlip
@@ -37,6 +37,7 @@ from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedlit.server.sampling import AllSampler, FixedSampler, SizeSampler, UniformSampler
 from fedlit.server.weights import QFFL, Dual, ExpAlpha, Samples, Uniform
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ClientStates
+from fedlit.step import Batch, Personal, Phase
 from fedlit.trainer import FederatedTrainer
 
 __version__ = _version("fedlit")

@@ -9,9 +9,8 @@ sequential engine sets it and the vectorized engine maps over it.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,97 +26,7 @@ from fedlit.errors import ConfigError, require
 from fedlit.local import LocalOptimizer, LocalSGD
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec
-
-
-class Batch(NamedTuple):
-    """A mini-batch. `row_weights` is 1/n for the n real rows and 0 for padding, so ragged batches are exact."""
-
-    x: Tensor
-    y: Tensor
-    row_weights: Tensor
-
-
-Batches = Batch | tuple[Batch, ...]
-"""What a step is given: one batch, or, with `batches_per_step` above 1, a tuple of independent ones."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One local solve of a client; the loop calls the engine once for each."""
-
-    name: str = "local"
-    start: str = "received"
-    """Where the parameters start: `received`, `trained` (by the phase before), or the name of a whole-model state."""
-    step_method: str = "training_step"
-    """The method whose gradient is followed."""
-    work_method: str = "local_work"
-    """The method that says how many steps each client takes."""
-    writes: str = ""
-    """The whole-model state that the result becomes; empty for the model that is sent to the server."""
-    optimizer: LocalOptimizer | None = None
-    """Its own optimiser, without memory between rounds; the client's when not given."""
-    lr: float | None = None
-    """Its own learning rate; the client's, after any decay, when not given."""
-    stream: int = 0
-    """Phases with different numbers draw different batches."""
-
-
-@dataclass(frozen=True)
-class Personal:
-    """What a user's personal model is: the start, and the step with which it is adapted where it is."""
-
-    model: str = "local"
-    """`global` (z with the tensors that the user keeps), or the name of a whole-model state; `local` is x_i."""
-    adapt_lr: float | None = None
-    """Rate of one SGD step on one batch before it is measured; none when not given."""
-    adapt_on: Literal["train", "test", "adapt"] = "train"
-    """Which of the user's data that batch is taken from."""
-
-    def describe(self) -> str:
-        """In words, for the summary."""
-        names = {"local": "x_i", "global": "z"}
-        start = names.get(self.model, f"the state '{self.model}'")
-        step = "" if self.adapt_lr is None else f" after one step of rate {self.adapt_lr:g} on {self.adapt_on} data"
-        return f"{start}{step}"
-
-
-class StepOutput(NamedTuple):
-    """What a step returned, in one form."""
-
-    loss: Tensor
-    task: Tensor
-    carried: dict[str, Tensor]
-    """Changed states under the names of the client's buffers."""
-
-
-class TensorGroup(nn.Module):
-    """A parameter dict as buffers, so that an engine can replace them; never saved."""
-
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        super().__init__()
-        self._names = list(tensors)
-        for name, value in tensors.items():
-            self.register_buffer(escape(name), value.detach().clone(), persistent=False)
-
-    def read(self) -> Params:
-        """The tensors under their own names."""
-        return {name: getattr(self, escape(name)) for name in self._names}
-
-
-def escape(name: str) -> str:
-    """A parameter's name as the name of a buffer, which must not hold a dot."""
-    return name.replace(".", "/")
-
-
-def buffer_name(state: str) -> str:
-    """`personal.linear.weight`, a row's name, -> `personal.linear/weight`, the buffer's; `dual` stays as it is."""
-    group, dot, parameter = state.partition(".")
-    return f"{group}{dot}{escape(parameter)}"
-
-
-def state_name(buffer: str) -> str:
-    """The inverse of `buffer_name`."""
-    return buffer.replace("/", ".")
+from fedlit.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
 
 
 class _Task(nn.Module):
@@ -441,21 +350,3 @@ class Client(LightningModule):
                 "on_round_metrics."
             )
         super().log(*args, **kwargs)
-
-
-def read_step(output: Tensor | Mapping[str, Any], spec: StateSpec) -> StepOutput:
-    """A scalar or Lightning's dict, as a StepOutput; anything else is refused with the reason."""
-    if isinstance(output, Tensor):
-        return StepOutput(output, output.detach(), {})
-    if not isinstance(output, Mapping) or "loss" not in output:
-        raise ConfigError("training_step must return a scalar tensor, or a dict that has 'loss'.")
-    carried = {name: value for name, value in output.items() if name not in ("loss", "task")}
-    unknown = sorted(set(carried) - set(spec))
-    if unknown:
-        raise ConfigError(
-            f"training_step returned '{unknown[0]}', which state_spec() does not declare. Declare it there."
-        )
-    flat: dict[str, Tensor] = {}
-    for name, value in carried.items():
-        flat |= {name: value} if isinstance(value, Tensor) else {f"{name}.{escape(k)}": v for k, v in value.items()}
-    return StepOutput(output["loss"], output.get("task", output["loss"]).detach(), flat)

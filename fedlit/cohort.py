@@ -115,6 +115,12 @@ class Cohort:
         """Stacked: the whole-model state `name` as a parameter dict."""
         return under_prefix(name, self.state)
 
+    def start_of(self, start: str) -> tuple[Params, Params]:
+        """Stacked parameters and buffers from which a phase starts: `received`, `trained`, or a whole-model state."""
+        if start == "trained":
+            return self.params, self.buffers
+        return self.received if start == "received" else self.model(start), self.received_buffers
+
     def in_phase(self, steps: Tensor, lr: float) -> "Cohort":
         """The same cohort with the steps and the rate of one local solve; states and models are shared, not copied."""
         view = replace(self, steps=steps, lr=lr)

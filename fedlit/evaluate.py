@@ -1,15 +1,16 @@
-"""Evaluation of all users: the server's model in one pooled pass, kept local models only when they changed."""
+"""Models on data: losses and hits of the global model in one pooled pass, of a user's model on its own rows."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedlit.client import Client, Personal
+from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.metrics import UserScores, by_user, distribution, entropy, gini
 from fedlit.params import Params, row
+from fedlit.step import Adaptation
 
 CHUNK = 1024
 """Rows of a pass: 40,000 rows of LeNet took 3.1 s at 256 and 5.5 s at 4,096; dense nets do not mind."""
@@ -29,17 +30,11 @@ class Evaluator:
         self._rows = torch.unique(torch.cat([own, data.global_test]))
         self._own = torch.searchsorted(self._rows, own)
         self._pooled = torch.searchsorted(self._rows, data.global_test)
-        self._kept: dict[int, tuple[float, float]] = {}
-        self._changed: set[int] = set()
 
     @property
     def has_own_tests(self) -> bool:
         """Whether any user has test data of its own; fresh ones have none."""
         return len(self._own) > 0
-
-    def changed(self, clients: Iterable[int]) -> None:
-        """These clients' kept models changed: evaluate them again when next asked."""
-        self._changed.update(clients)
 
     def global_model(self, model: Mapping[str, Tensor] | None = None) -> tuple[dict[str, float], UserScores]:
         """The metrics of the global model, z unless given, and its scores on every user's own test."""
@@ -58,37 +53,22 @@ class Evaluator:
             metrics |= {"val/acc": float(hits.double().mean()), "val/loss": float(losses.double().mean())}
         return metrics, users
 
-    def local_models(self, model_of: Callable[[int], Mapping[str, Tensor]], shared: UserScores) -> UserScores:
-        """Scores of each user's kept model, and of z (`shared`) for users that have none yet."""
-        for user in sorted(self._changed):
-            rows = self.data.everyone.test[user]
-            if len(rows):
-                losses, hits = self._score(model_of(user), rows)
-                self._kept[user] = (float(hits.sum()), float(losses.double().sum()))
-        self._changed.clear()
-        hits, losses = shared.hits.clone(), shared.losses.clone()
-        users = list(self._kept)
-        if users:
-            kept = torch.tensor([self._kept[user] for user in users], dtype=torch.float64)
-            hits[users], losses[users] = kept[:, 0], kept[:, 1]
-        return UserScores(hits, losses, self.counts)
+    def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[float, float]:
+        """Right predictions and losses of a model, summed over the rows."""
+        losses, hits = self._score(model, rows)
+        return float(hits.sum()), float(losses.double().sum())
 
-    def personal_models(self, model_of: Callable[[int], Mapping[str, Tensor]], personal: Personal) -> UserScores:
-        """Scores of every user's personal model, adapted where the algorithm says so."""
-        hits, losses = torch.zeros_like(self.counts), torch.zeros_like(self.counts)
-        for user, rows in enumerate(self.data.everyone.test):
-            if len(rows):
-                own_losses, own_hits = self._score(self.adapted(model_of(user), user, personal), rows)
-                hits[user], losses[user] = own_hits.double().sum(), own_losses.double().sum()
-        return UserScores(hits, losses, self.counts)
+    def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
+        """Mean loss over the rows."""
+        return float(self._score(model, rows)[0].double().mean())
 
-    def adapted(self, model: Mapping[str, Tensor], user: int, personal: Personal) -> Mapping[str, Tensor]:
+    def adapted(self, model: Mapping[str, Tensor], user: int, step: Adaptation) -> Mapping[str, Tensor]:
         """The model after one SGD step on the first batch of the user's data."""
-        rows = getattr(self.data.everyone, personal.adapt_on)[user][: self.client.batch_size]
-        if personal.adapt_lr is None or len(rows) == 0:
+        rows = getattr(self.data.everyone, step.on)[user][: self.client.batch_size]
+        if len(rows) == 0:
             return model
-        slope = self._gradient(model, rows)
-        return dict(model) | {name: model[name] - personal.adapt_lr * value for name, value in slope.items()}
+        slope = self.gradient(model, rows)
+        return dict(model) | {name: model[name] - step.lr * value for name, value in slope.items()}
 
     def risks(self, models: Params, train: Sequence[Tensor]) -> Tensor:
         """(clients,) mean loss of each client's model on its training rows; NaN for who has none."""
@@ -102,10 +82,10 @@ class Evaluator:
 
     def gradients(self, models: Params, train: Sequence[Tensor]) -> Params:
         """Stacked: the gradient of that mean loss; zeros for who has no rows."""
-        slopes = [self._gradient(row(models, k), rows) for k, rows in enumerate(train)]
+        slopes = [self.gradient(row(models, k), rows) for k, rows in enumerate(train)]
         return {name: torch.stack([slope[name] for slope in slopes]) for name in slopes[0]}
 
-    def _gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
+    def gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Of the mean loss over the rows, in evaluation mode."""
         training = self.client.net.training
         self.client.net.eval()

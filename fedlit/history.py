@@ -1,5 +1,6 @@
 """The numbers of a run: which columns there are, the rows so far, the best model, the record of each user."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,30 +17,41 @@ from fedlit.params import Params, clone
 from fedlit.states import ClientStates
 
 _SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10")
+EXTRA_METRICS = ("global/train_loss", "global/grad_norm2")
+"""Measured on request: each costs a pass over everybody's training data."""
 _PERSONAL = ("acc_min", "acc_max", "acc_var", "acc_p10")
 
 
-def round_columns(
-    client: Client, *, validated: bool, local: bool, personal: bool = True, tested: bool = True
-) -> list[str]:
-    """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each).
+@dataclass(frozen=True)
+class MeasuredParts:
+    """What there is to measure in a run."""
 
-    Args:
-        client: the algorithm.
-        validated: whether there is validation data.
-        local: whether the clients' own models are kept.
-        personal: whether users have a personal model.
-        tested: whether clients have test data of their own.
-    """
+    validated: bool = True
+    """There is validation data."""
+    tested: bool = True
+    """Clients have test data of their own."""
+    local: bool = True
+    """Their own models are kept."""
+    personal: bool = True
+    """Users have a personal model."""
+    finetuned: bool = False
+    """It is measured once more after a further step."""
+    extra: Sequence[str] = ()
+    """Metrics on request."""
+
+
+def round_columns(client: Client, parts: MeasuredParts) -> list[str]:
+    """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
     state = client.state_spec()
-    extremes = ("acc", "weight", "size_share") if tested else ("weight", "size_share")
+    extremes = ("acc", "weight", "size_share") if parts.tested else ("weight", "size_share")
     return [
         *("train/loss", "train/lr"),
-        *(("val/acc", "val/loss") if validated else ()),
-        *("global/acc", "global/loss", *(["global/user_acc"] if tested else [])),
-        *(("local/acc", "local/pooled_acc") if local and tested else ()),
-        *(f"personal/{name}" for name in ("acc", "pooled_acc", *_PERSONAL) if personal and tested),
-        *(f"users/{name}" for name in (*_SPREAD, "gini", "entropy") if tested),
+        *(("val/acc", "val/loss") if parts.validated else ()),
+        *("global/acc", "global/loss", *(["global/user_acc"] if parts.tested else []), *parts.extra),
+        *(("local/acc", "local/pooled_acc") if parts.local else ()),
+        *(f"personal/{name}" for name in ("acc", "pooled_acc", *_PERSONAL) if parts.personal),
+        *(("finetuned/acc", "finetuned/pooled_acc") if parts.finetuned else ()),
+        *(f"users/{name}" for name in (*_SPREAD, "gini", "entropy") if parts.tested),
         *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
         *(f"dual/{name}" for name in ("mean", "min", "max") if "dual" in state),
         *(("tolerance/mean",) if "tolerance" in state else ()),
@@ -70,17 +82,16 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     }
 
 
-def local_metrics(local: UserScores) -> dict[str, float]:
-    """The models that users have trained."""
-    return {"local/acc": local.mean, "local/pooled_acc": local.pooled}
+def local_metrics(local: UserScores, name: str = "local") -> dict[str, float]:
+    """The users' own models: every user counts once, and every sample counts once."""
+    return {f"{name}/acc": local.mean, f"{name}/pooled_acc": local.pooled}
 
 
 def personal_metrics(personal: UserScores) -> dict[str, float]:
     """The users' personal models: means, and their spread over users."""
     spread = distribution(personal.accuracy)
     return {
-        "personal/acc": personal.mean,
-        "personal/pooled_acc": personal.pooled,
+        **local_metrics(personal, "personal"),
         **{f"personal/{name}": spread[name.removeprefix("acc_")] for name in _PERSONAL},
     }
 

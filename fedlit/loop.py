@@ -9,8 +9,8 @@ It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints f
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import asdict
+from typing import Any
 
 import torch
 from pytorch_lightning import Callback, Trainer
@@ -20,49 +20,28 @@ from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
 
-from fedlit.client import Client, Personal, Phase
-from fedlit.cohort import Cohort, Selection
+from fedlit.client import Client
+from fedlit.cohort import Cohort
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence
-from fedlit.engines.choose import Choice, Request, check_same_engine, choose, make_engine
-from fedlit.evaluate import Evaluator
-from fedlit.history import (
-    Best,
-    History,
-    extreme_user_metrics,
-    local_metrics,
-    personal_metrics,
-    round_columns,
-    round_metrics,
-    user_records,
-)
-from fedlit.keys import Purpose, Stream
-from fedlit.params import Params, clone, expand, under_prefix, with_prefix
+from fedlit.engines.choose import Choice, check_same_engine, choose, make_engine
+from fedlit.gathering import Gathering, RoundOptions
+from fedlit.history import Best, History, round_columns, round_metrics
+from fedlit.measuring import MeasureOptions, Measuring
+from fedlit.params import Params, clone, with_prefix
 from fedlit.run import RunFolder
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradient, server_step
 from fedlit.server.base import ServerCallback
-from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
 from fedlit.states import INITIAL, ClientStates
+from fedlit.step import Phase
+from fedlit.users import UserModels
 
 log = logging.getLogger("fedlit")
 
 LOCAL_MODELS_BYTES = 1e9
 """`store_local_models: auto` keeps every client's last model up to this much memory."""
-
-
-@dataclass(frozen=True)
-class RoundOptions:
-    """What the trainer's arguments say about a round."""
-
-    clients_per_round: int
-    sampler: Sampler
-    eval_every: int
-    divergence_factor: float
-    store_local_models: Literal["auto"] | bool
-    seed: int
-    request: Request = field(default_factory=Request)
 
 
 class FederatedLoop(_FitLoop):
@@ -78,9 +57,12 @@ class FederatedLoop(_FitLoop):
         measure  metrics, on the rounds that are due
     """
 
-    def __init__(self, trainer: Trainer, rounds: int, options: RoundOptions) -> None:
+    def __init__(
+        self, trainer: Trainer, rounds: int, options: RoundOptions, measures: MeasureOptions | None = None
+    ) -> None:
         super().__init__(trainer, max_epochs=rounds)
         self.options = options
+        self.measures = measures or MeasureOptions()
         self.weighting: Weighting | None = None
         self.folder: RunFolder | None = None
         self.rounds_done = 0
@@ -92,7 +74,6 @@ class FederatedLoop(_FitLoop):
         self.first_risk: float | None = None
         self.initial: Params = {}
         self.choice: Choice | None = None
-        self._stream = Stream()
         self._ready = False
         self._postponed: list[Callable[[], None]] = []
 
@@ -110,19 +91,20 @@ class FederatedLoop(_FitLoop):
         """The phases of a round, in order."""
         started = time.perf_counter()
         z = self.global_params()
-        cohort = self.gather(z)
+        cohort = self.gathering.cohort(self.rounds_done, z)
         data = self.population.load(cohort.round, cohort.clients)
+        evaluator, received = self.measuring.evaluator, cohort.received | cohort.received_buffers
         if "risk_received" in self.needs:
-            cohort.risk_received = self.evaluator.risks(cohort.received | cohort.received_buffers, data.train)
+            cohort.risk_received = evaluator.risks(received, data.train)
         if "grad_received" in self.needs:
-            cohort.grad_received = self.evaluator.gradients(cohort.received | cohort.received_buffers, data.train)
+            cohort.grad_received = evaluator.gradients(received, data.train)
         self.call("on_cohort_start", cohort)
         for phase in self.client.phases():
             self.solve(cohort, data, phase)
         trained = time.perf_counter()
         self.first_risk = check_divergence(cohort, self.first_risk, self.options.divergence_factor)
         if "risk_trained" in self.needs:
-            cohort.risk_trained = self.evaluator.risks(cohort.params | cohort.buffers, data.train)
+            cohort.risk_trained = evaluator.risks(cohort.params | cohort.buffers, data.train)
         self.call("on_cohort_trained", cohort)
         step = self.weigh(cohort)
         cohort.pseudo_gradient = pseudo_gradient(z, cohort, step)
@@ -132,66 +114,9 @@ class FederatedLoop(_FitLoop):
         self.call("on_server_step_end", cohort)
         self.measure(cohort, started, trained)
 
-    def gather(self, z: Params) -> Cohort:
-        """Who trains, what they received, what they kept."""
-        round, client = self.rounds_done, self.client
-        sizes, population = self.population.sizes, self.population.num_clients
-        selection = self.select(round)
-        chosen, reporting = selection.train, set(selection.report)
-        received, buffers = self.received(z, chosen)
-        own_sizes = sizes[chosen]
-        cohort = Cohort(
-            round=round,
-            clients=chosen,
-            reports=torch.tensor([client in reporting for client in chosen]),
-            population=population,
-            sizes=own_sizes,
-            steps=torch.zeros_like(own_sizes),
-            lr=client.rate(round),
-            received=received,
-            received_buffers=buffers,
-            state=self.states.rows(chosen, client.initial_rows(client.state_spec(), received, self.initial)),
-            sent=client.initial_rows(client.sent_spec(), received, self.initial),
-            own=client.own_tensors,
-        )
-        cohort.steps = self.steps(cohort, "local_work")
-        if client.keep_optimizer:
-            cohort.memory = self.kept_memory(cohort)
-        return cohort
-
-    def select(self, round: int) -> Selection:
-        """Who trains and who reports in a round: the sampler's answer, which the algorithm may widen."""
-        options, sizes = self.options, self.population.sizes.numpy()
-        count = 1 if self.client.pools_data else options.clients_per_round
-        drawn = options.sampler.select(options.seed, round, sizes, count)
-        generator = self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
-        return self.client.select(drawn, len(sizes), generator)
-
-    def received(self, z: Params, chosen: list[int]) -> tuple[Params, Params]:
-        """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
-        params = expand(z, len(chosen))
-        buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
-        if not self.client.own_tensors:
-            return params, buffers
-        own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
-        rows = params | buffers | under_prefix("own", self.states.rows(chosen, with_prefix("own", own)))
-        return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
-
-    def steps(self, cohort: Cohort, work_method: str) -> Tensor:
-        """(clients,) local steps of a phase; phases of one round draw the same numbers."""
-        generator = self._stream.at(self.options.seed, Purpose.WORK, round=cohort.round)
-        planned = self.client.planned_steps(cohort.sizes.numpy())
-        return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator))
-
-    def kept_memory(self, cohort: Cohort) -> Params:
-        """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
-        start, _ = self.engine.start_of(cohort, self.client.phases()[0])
-        fresh = with_prefix("memory", self.client.local_optimizer().init(start))
-        return under_prefix("memory", self.states.rows(cohort.clients, fresh))
-
     def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
         """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
-        steps = cohort.steps if phase.work_method == "local_work" else self.steps(cohort, phase.work_method)
+        steps = cohort.steps if phase.work_method == "local_work" else self.gathering.steps(cohort, phase.work_method)
         solved = cohort.in_phase(steps, cohort.lr if phase.lr is None else phase.lr)
         self.engine.train(self.client, solved, data, phase)
         if phase.writes:
@@ -224,7 +149,7 @@ class FederatedLoop(_FitLoop):
         if self.keeps_local_models or "local" in self.client.state_spec():
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
         self.states.update(cohort.clients, rows)
-        self.evaluator.changed(cohort.clients)
+        self.measuring.changed(cohort.clients)
         self.rounds_done += 1
         self._count_round()
 
@@ -233,12 +158,15 @@ class FederatedLoop(_FitLoop):
         due = self.is_due()
         values = round_metrics(cohort, self.client) if cohort is not None else {}
         evaluated = time.perf_counter()
-        records = self.evaluate(cohort, values) if due else None
+        measured, records = self.measuring.evaluate(cohort, self.evaluated_model()) if due else ({}, None)
+        values |= measured
         now = time.perf_counter()
         if cohort is not None:
             values |= {"time/train_s": trained - started, "time/round_s": now - started}
         if due:
             values["time/eval_s"] = now - evaluated
+        if records is not None:
+            self.call("on_users_measured", cohort, records)
         self.call("on_round_metrics", cohort, values)
         self.history.check(values)
         self.history.add(self.rounds_done, values)
@@ -251,23 +179,6 @@ class FederatedLoop(_FitLoop):
         self._publish(values)
         if due and cohort is not None:
             self._call_validation_hooks()
-
-    def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
-        """Measure all users; adds to the round's values and returns the record of each client."""
-        metrics, users = self.evaluator.global_model(self.evaluated_model())
-        if not self.client.own_tensors or self.client.average_kept:  # else z is no whole model
-            values |= metrics
-            if cohort is not None and self.evaluator.has_own_tests and not self.client.pools_data:
-                values |= extreme_user_metrics(cohort, users)
-        local = personal = None
-        if self.keeps_local_models and self.evaluator.has_own_tests:
-            local = personal = self.evaluator.local_models(self.local_model, users)
-            values |= local_metrics(local)
-        if self.evaluator.has_own_tests and self.client.personal_model() != Personal():
-            personal = self.evaluator.personal_models(self.personal_model, self.client.personal_model())
-        if personal is not None:
-            values |= personal_metrics(personal)
-        return user_records(cohort, self.data, self.states, users, local, personal)
 
     def evaluated_model(self) -> dict[str, Tensor]:
         """What is measured as the global model: z, unless a callback has another."""
@@ -295,24 +206,6 @@ class FederatedLoop(_FitLoop):
     def global_params(self) -> Params:
         """z, copied: what is trained in place must never be the anchor."""
         return clone(dict(self.client.net.named_parameters()))
-
-    def local_model(self, client: int) -> dict[str, Tensor]:
-        """The kept model of a touched client, buffers included."""
-        return {name: self.states.row(f"local.{name}", client) for name in self.client.net.state_dict()}
-
-    def personal_model(self, user: int) -> dict[str, Tensor]:
-        """A user's personal model before any adaptation, buffers included."""
-        name, model = self.client.personal_model().model, dict(self.client.net.state_dict())
-        if not self.states.has(user):
-            untouched = self.client.state_spec().get(name)
-            return model | (self.initial if untouched is INITIAL else {})
-        if name == "global":
-            return model | {own: self.states.row(f"own.{own}", user) for own in self.client.own_tensors}
-        if self.keeps_local_models:
-            model = self.local_model(user)
-        return model | {
-            key: self.states.row(f"{name}.{key}", user) for key in model if self.states.keeps(f"{name}.{key}")
-        }
 
     def is_due(self) -> bool:
         """Whether the state after `rounds_done` rounds is evaluated: every eval_every rounds, and the last."""
@@ -370,26 +263,20 @@ class FederatedLoop(_FitLoop):
         )
         if not self.initial:
             self.initial = self.global_params()
-        self.evaluator = Evaluator(client, data)
-        self.evaluator.changed(self.states.touched)
+        models = UserModels(client, self.states, self.initial, keeps_local=self.keeps_local_models)
+        self.gathering = Gathering(client, self.population, self.states, self.initial, options)
+        self.measuring = Measuring(client, data, models, self.measures)
         if self.choice is None:
             planned = client.planned_steps(self.population.sizes.numpy())
             sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-            self.choice = choose(
-                options.request, client, planned, len(self.select(0).train), self.max_epochs or 1, sample
-            )
+            trained = len(self.gathering.select(0).train)
+            self.choice = choose(options.request, client, planned, trained, self.max_epochs or 1, sample)
         log.info(self.choice.line())
         self.engine = make_engine(self.choice, options.seed, data.rows)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.choice.threads)
         self.history.columns = [
-            *round_columns(
-                client,
-                validated=len(data.global_val) > 0,
-                local=self.keeps_local_models,
-                personal=self.keeps_local_models or client.personal_model() != Personal(),
-                tested=self.evaluator.has_own_tests,
-            ),
+            *round_columns(client, self.measuring.parts),
             *(name for callback in self._server_callbacks() for name in callback.metrics),
         ]
         if self.folder is not None:

@@ -9,7 +9,8 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, nearest
-from fedlit.history import round_columns
+from fedlit.history import EXTRA_METRICS, MeasuredParts, round_columns
+from fedlit.measuring import MeasureOptions
 from fedlit.server.base import ServerCallback
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
@@ -56,12 +57,14 @@ def check_run(
     clients_per_round: int,
     sampler: Sampler,
     weighting: Weighting,
+    measures: MeasureOptions,
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
     check_population(client, data)
-    check_adaptation(client, data)
+    check_adaptation(client, data, measures)
+    check_extra_metrics(data, measures)
     check_monitors(client, data, callbacks)
     check_net(client, data)
     if client.batch_size < client.fewest_rows:
@@ -99,19 +102,29 @@ def check_population(client: Client, data: FederatedDataModule) -> None:
         )
 
 
-def check_adaptation(client: Client, data: FederatedDataModule) -> None:
+def check_adaptation(client: Client, data: FederatedDataModule, measures: MeasureOptions) -> None:
     """Personal models that are adapted need data to adapt on."""
-    personal = client.personal_model()
-    if personal.adapt_lr is not None and personal.adapt_on == "adapt" and not any(map(len, data.everyone.adapt)):
+    steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
+    for name, step in steps.items():
+        if step is not None and step.on == "adapt" and not any(map(len, data.everyone.adapt)):
+            raise ConfigError(
+                f"{name} is 'adapt', but no client has adaptation data (data.adapt_fraction is 0). Set "
+                "data.adapt_fraction to 0.1, or adapt on train or test."
+            )
+
+
+def check_extra_metrics(data: FederatedDataModule, measures: MeasureOptions) -> None:
+    """A global objective needs a population that stays."""
+    if data.is_fresh and measures.extra_metrics:
         raise ConfigError(
-            "model.adapt_on is 'adapt', but no client has adaptation data (data.adapt_fraction is 0). Set "
-            "data.adapt_fraction to 0.1, or adapt on train or test."
+            f"trainer.extra_metrics asks for {measures.extra_metrics[0]}, the objective over all clients' training "
+            "data, but data.fresh draws new clients every round. Leave one of them out."
         )
 
 
 def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
     """Nothing can be monitored that is not measured, least of all on validation data that do not exist."""
-    known = round_columns(client, validated=True, local=True)
+    known = round_columns(client, MeasuredParts(finetuned=True, extra=EXTRA_METRICS))
     groups = {name.split("/")[0] for name in known}
     declared = [name for callback in callbacks if isinstance(callback, ServerCallback) for name in callback.metrics]
     for callback in callbacks:

@@ -23,7 +23,10 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request, check_same_engine
 from fedlit.errors import ConfigError, RunError, nearest, require
-from fedlit.loop import FederatedLoop, RoundOptions
+from fedlit.gathering import RoundOptions
+from fedlit.history import EXTRA_METRICS
+from fedlit.loop import FederatedLoop
+from fedlit.measuring import MeasureOptions
 from fedlit.progress import RoundProgressBar, show_lines
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.run import RunFolder
@@ -32,6 +35,7 @@ from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
 from fedlit.settings import check_same_settings, describe
+from fedlit.step import Adaptation, AdaptOn
 from fedlit.summary import git_commit, summarise, versions
 
 log = logging.getLogger("fedlit")
@@ -55,6 +59,9 @@ class FederatedTrainer(Trainer):
         divergence_factor: a mean training loss above this multiple of the first round's ends the run.
         store_local_models: keep each client's last model for local metrics; `auto` up to 1 GB.
         rounds_to: validation accuracies whose first round the summary names.
+        extra_metrics: of global/train_loss and global/grad_norm2, which cost a pass over all training data.
+        finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
+        finetune_on: which of a user's data that step is taken on; FedBC's protocol is test.
         seed: governs initial weights, cohorts and batches (data.seed governs the data).
         run: folder for metrics, client records, checkpoints and summary; none unless given.
         resume: continue the run in that folder.
@@ -86,6 +93,9 @@ class FederatedTrainer(Trainer):
         divergence_factor: float = 1e4,
         store_local_models: Literal["auto"] | bool = "auto",
         rounds_to: Sequence[float] = (0.4,),
+        extra_metrics: Sequence[str] = (),
+        finetune_lr: float | None = None,
+        finetune_on: AdaptOn = "train",
         seed: int = 0,
         run: str | Path | None = None,
         resume: bool = False,
@@ -110,6 +120,12 @@ class FederatedTrainer(Trainer):
             f"trainer.checkpoint_every is {checkpoint_every}; give 1 or more, or leave it out.",
         )
         require(divergence_factor > 1, f"trainer.divergence_factor is {divergence_factor}; give a number above 1.")
+        require(finetune_lr is None or finetune_lr >= 0, f"trainer.finetune_lr is {finetune_lr}; give 0 or more.")
+        for name in extra_metrics:
+            require(
+                name in EXTRA_METRICS,
+                f"trainer.extra_metrics has '{name}'. {nearest(name, EXTRA_METRICS)}Known: {', '.join(EXTRA_METRICS)}.",
+            )
         require(0 <= seed < 2**32, f"The seed is {seed}; give a whole number from 0 to 4294967295.")
         quiet_lightning()
         show_lines()
@@ -156,7 +172,8 @@ class FederatedTrainer(Trainer):
             seed=seed,
             request=request,
         )
-        self.loop = FederatedLoop(self, rounds, options)
+        finetune = None if finetune_lr is None else Adaptation(finetune_lr, finetune_on)
+        self.loop = FederatedLoop(self, rounds, options, MeasureOptions(extra_metrics, finetune))
         self.fit_loop = self.loop
 
     def fit(  # type: ignore[override]  # data loaders make no sense here
@@ -184,6 +201,7 @@ class FederatedTrainer(Trainer):
             clients_per_round=options.clients_per_round,
             sampler=options.sampler,
             weighting=weighting,
+            measures=self.loop.measures,
         )
         self.loop.weighting = weighting
         if self.folder is not None:
@@ -215,6 +233,7 @@ class FederatedTrainer(Trainer):
             **({} if loop.choice is None else asdict(loop.choice)),
             "seconds": round(sum(row.get("time/round_s", 0.0) for row in loop.history.rows), 3),
             "personal": loop.client.personal_model().describe(),
+            **({} if loop.measures.finetune is None else {"finetuned": loop.measures.finetune.describe()}),
             "partition_hash": data.partition_hash,
             "versions": versions(),
             "git_commit": git_commit(),

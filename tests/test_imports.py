@@ -20,11 +20,12 @@ LEVELS = {
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "data", "models", "metrics", "run"), 3),
     **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4),
+    **dict.fromkeys(("gathering", "measuring", "users"), 4),
     "loop": 5,
     "checkpoint": 6,
     "trainer": 7,
     "fedlit": 8,
-    **dict.fromkeys(("cli", "commands", "bench", "conformance", "report", "dashboard", "experiments"), 9),
+    **dict.fromkeys(("cli", "commands", "bench", "conformance", "report", "dashboard", "experiments", "tracking"), 9),
 }
 BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 """Algorithms that are another one with a part exchanged."""

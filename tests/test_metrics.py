@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torchmetrics.functional.classification import multiclass_accuracy
 
 import fedlit.evaluate
 from fedlit import FedAvg, FederatedDataModule, Softmax
 from fedlit.data.partition.base import Parts
 from fedlit.evaluate import Evaluator
 from fedlit.history import extreme_user_metrics
+from fedlit.measuring import MeasureOptions, Measuring
 from fedlit.metrics import UserScores, by_user, distribution, entropy, first_round_at, gini
+from fedlit.states import ClientStates
+from fedlit.users import UserModels
 from tests.problems import CLASSES, FEATURES, tiny_data, tiny_net
 from tests.server import make_cohort
 
@@ -258,46 +262,75 @@ def test_evaluation_sees_the_net_in_evaluation_mode_and_leaves_it_in_training_mo
     assert (set(modes), net.training) == ({False}, True)
 
 
-def test_kept_model_of_a_user_is_evaluated_on_its_own_test(
-    evaluator: Evaluator, client: Counting, data: Overlapping
-) -> None:
-    _, shared = evaluator.global_model()
-    evaluator.changed([1])
-    local = evaluator.local_models(lambda user: other_net().state_dict(), shared)
+@pytest.fixture
+def measuring(client: Counting, data: Overlapping) -> Measuring:
+    return Measuring(client, data, UserModels(client, ClientStates(), {}, keeps_local=True), MeasureOptions())
+
+
+def trained(measuring: Measuring, *users: int) -> None:
+    """Give these users a model of their own."""
+    rows = {f"local.{name}": value.expand(len(users), *value.shape) for name, value in other_net().state_dict().items()}
+    measuring.models.states.update(list(users), rows)
+    measuring.changed(users)
+
+
+def test_kept_model_of_a_user_is_evaluated_on_its_own_test(measuring: Measuring, data: Overlapping) -> None:
+    _, shared = measuring.evaluator.global_model()
+    trained(measuring, 1)
+    local = measuring.local_models(shared)
     assert (float(local.hits[1]), float(local.losses[1])) == pytest.approx(
         measured(other_net(), data, data.everyone.test[1])
     )
 
 
-def test_user_without_a_kept_model_has_the_scores_of_the_global_one(evaluator: Evaluator) -> None:
-    _, shared = evaluator.global_model()
-    evaluator.changed([1])
-    local = evaluator.local_models(lambda user: other_net().state_dict(), shared)
+def test_user_without_a_kept_model_has_the_scores_of_the_global_one(measuring: Measuring) -> None:
+    _, shared = measuring.evaluator.global_model()
+    trained(measuring, 1)
+    local = measuring.local_models(shared)
     assert (local.hits[0], local.losses[0]) == (shared.hits[0], shared.losses[0])
 
 
-def test_kept_model_is_evaluated_again_only_when_it_changed(
-    evaluator: Evaluator, client: Counting, data: Overlapping
-) -> None:
-    asked = []
-
-    def model_of(user: int) -> dict[str, Tensor]:
-        asked.append(user)
-        return other_net().state_dict()
-
-    _, shared = evaluator.global_model()
-    for changed in ([0, 1], [], [1], [1, 1]):
-        evaluator.changed(changed)
-        evaluator.local_models(model_of, shared)
-    assert asked == [0, 1, 1, 1]
+def test_kept_model_is_evaluated_again_only_when_it_changed(measuring: Measuring, client: Counting) -> None:
+    _, shared = measuring.evaluator.global_model()
+    tests = [len(rows) for rows in measuring.data.everyone.test]
+    scored = []
+    for changed in ([0, 1], [], [1], [1]):
+        client.passes.clear()
+        if changed:
+            trained(measuring, *changed)
+        measuring.local_models(shared)
+        scored.append(sum(client.passes))
+    assert scored == [tests[0] + tests[1], 0, tests[1], tests[1]]
 
 
-def test_kept_scores_stay_when_the_global_model_moves(evaluator: Evaluator, client: Counting) -> None:
-    _, shared = evaluator.global_model()
-    evaluator.changed([0])
-    before = evaluator.local_models(lambda user: other_net().state_dict(), shared)
+def test_kept_scores_stay_when_the_global_model_moves(measuring: Measuring, client: Counting) -> None:
+    _, shared = measuring.evaluator.global_model()
+    trained(measuring, 0)
+    before = measuring.local_models(shared)
     with torch.no_grad():
         client.net.linear.weight.neg_()
-    _, moved = evaluator.global_model()
-    after = evaluator.local_models(lambda user: other_net().state_dict(), moved)
+    _, moved = measuring.evaluator.global_model()
+    after = measuring.local_models(moved)
     assert (after.losses[0], after.losses[1]) == (before.losses[0], moved.losses[1])
+
+
+def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient(
+    client: Counting, data: Overlapping
+) -> None:
+    asked = MeasureOptions(("global/train_loss", "global/grad_norm2"))
+    models = UserModels(client, ClientStates(), {}, keeps_local=False)
+    values = Measuring(client, data, models, asked).extra(client.net.state_dict())
+    x, y = data.rows(data.store, torch.cat(data.everyone.train))
+    net = tiny_net()
+    loss = nn.functional.cross_entropy(net(x), y)
+    loss.backward()
+    norm = sum(float((p.grad**2).sum()) for p in net.parameters() if p.grad is not None)
+    assert values == pytest.approx({"global/train_loss": loss.item(), "global/grad_norm2": norm}, rel=1e-12)
+
+
+def test_accuracy_is_torchmetrics_accuracy(evaluator: Evaluator, client: Counting, data: Overlapping) -> None:
+    metrics, _ = evaluator.global_model()
+    x, y = data.rows(data.store, data.global_test)
+    with torch.no_grad():
+        theirs = multiclass_accuracy(client.net(x), y, num_classes=CLASSES, average="micro")
+    assert metrics["global/acc"] == pytest.approx(float(theirs), rel=1e-6)

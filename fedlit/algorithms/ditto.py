@@ -16,12 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client, Personal, Phase
+from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.local import LocalSGD
 from fedlit.params import subtract
 from fedlit.states import INITIAL, StateSpec
+from fedlit.step import Batch, Personal, Phase
 
 
 class Ditto(Client):

@@ -15,17 +15,17 @@ the new dual); local training starts from z, for which the paper's reductions to
 where the duals of a cohort sum to 0, `fallback_weights` hold for that round.
 """
 
-from dataclasses import replace
 from math import inf
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client, Personal, Phase
+from fedlit.client import Client
 from fedlit.errors import require
 from fedlit.server.dual import DualAscent
 from fedlit.server.weights import Dual
 from fedlit.states import RECEIVED, StateSpec
+from fedlit.step import Batch, Phase
 
 
 class FedBC(Client):
@@ -43,8 +43,6 @@ class FedBC(Client):
         tolerance_uses: which λ moves γ, the old one (simultaneous steps) or the new one.
         fallback_weights: weighting of a round in which all λ are 0.
         start_from: where local training starts, the received model or the client's own last one (Algorithm 2).
-        finetune_lr: FedBC-FineTune: measure x_i as personal/* after one step of this rate; 0.01 in the paper.
-        adapt_on: which data that step is taken on; the paper's protocol is test.
         local: the local options of fedlit.client.Client.
     """
 
@@ -65,13 +63,10 @@ class FedBC(Client):
         tolerance_uses: Literal["old", "new"] = "old",
         fallback_weights: Literal["samples", "uniform"] = "samples",
         start_from: Literal["global", "local"] = "global",
-        finetune_lr: float | None = None,
-        adapt_on: Literal["train", "test", "adapt"] = "train",
         **local: Any,
     ) -> None:
         super().__init__(net, **local)
         require(dual_lr >= 0, f"model.dual_lr is {dual_lr}; give 0 (frozen duals) or more.")
-        require(finetune_lr is None or finetune_lr >= 0, f"model.finetune_lr is {finetune_lr}; give 0 or more.")
         require(tolerance_lr is None or tolerance_lr >= 0, f"model.tolerance_lr is {tolerance_lr}; give 0 or more.")
         require(
             0 <= dual_min <= dual_init <= dual_max,
@@ -86,8 +81,6 @@ class FedBC(Client):
         self.tolerance_uses = tolerance_uses
         self.fallback_weights = fallback_weights
         self.start_from = start_from
-        self.finetune_lr = finetune_lr
-        self.adapt_on = adapt_on
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """L_i = f_i(x) + λ_i |x - z|² (eq. 8, without the constant λ_i γ_i)."""
@@ -120,11 +113,6 @@ class FedBC(Client):
     def weighting(self) -> Dual:
         """Eq. 13."""
         return Dual(fallback=self.fallback_weights)
-
-    def personal_model(self) -> Personal:
-        """As any client's, after one step where it is fine-tuned."""
-        own = super().personal_model()
-        return own if self.finetune_lr is None else replace(own, adapt_lr=self.finetune_lr, adapt_on=self.adapt_on)
 
     def traffic(self) -> tuple[int, int]:
         """Down z; up x_i, n_i and λ_i."""

@@ -16,13 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client, Phase
+from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.local import ExtrapolatedSGD
 from fedlit.server.base import ServerCallback
 from fedlit.server.blocks import BlockAverage
 from fedlit.states import INITIAL, StateSpec
+from fedlit.step import Batch, Phase
 
 
 class FedBCD(Client):

@@ -20,13 +20,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedlit.algorithms.fedbcd import FedBCD
-from fedlit.client import Batch, Phase
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import require
 from fedlit.local import ExtrapolatedSGD
 from fedlit.server.base import ServerCallback
 from fedlit.server.blocks import BlockAverage, OfflineRounds
 from fedlit.states import INITIAL, StateSpec
+from fedlit.step import Batch, Phase
 
 
 class FedBCDI(FedBCD):

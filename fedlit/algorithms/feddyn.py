@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client
+from fedlit.client import Client
 from fedlit.errors import require
 from fedlit.server.dynamic import DynamicRegularization
 from fedlit.states import INITIAL, ZEROS, StateSpec
+from fedlit.step import Batch
 
 
 class FedDyn(Client):

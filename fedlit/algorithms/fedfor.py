@@ -15,11 +15,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client
+from fedlit.client import Client
 from fedlit.errors import require
 from fedlit.params import dot, subtract
 from fedlit.server.last_move import LastMove
 from fedlit.states import ZEROS, StateSpec
+from fedlit.step import Batch
 
 
 class FedFor(Client):

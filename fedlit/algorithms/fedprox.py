@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client
+from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
+from fedlit.step import Batch
 
 
 class FedProx(Client):

@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client, Personal
+from fedlit.client import Client
 from fedlit.errors import require
 from fedlit.params import Params, dot
+from fedlit.step import AdaptOn, Batch, Personal
 
 
 class PerFedAvg(Client):
@@ -42,7 +43,7 @@ class PerFedAvg(Client):
         adapt_lr: float = 0.01,
         form: Literal["exact", "hf", "fo"] = "exact",
         hessian_delta: float = 1e-3,
-        adapt_on: Literal["train", "test", "adapt"] = "train",
+        adapt_on: AdaptOn = "train",
         **local: Any,
     ) -> None:
         super().__init__(net, **local)

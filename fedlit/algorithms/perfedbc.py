@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedlit.algorithms.fedbc import FedBC
-from fedlit.client import Batch, Personal
 from fedlit.errors import require
 from fedlit.params import subtract
+from fedlit.step import AdaptOn, Batch, Personal
 
 
 class PerFedBC(FedBC):
@@ -26,6 +26,7 @@ class PerFedBC(FedBC):
         net: the network that is trained.
         adapt_lr: α: rate of the inner steps, and of a user's one step when personal/* is measured.
         adapt_steps: J: inner steps before every local step; 0 is FedBC without the pull towards z.
+        adapt_on: which data the users adapt on when personal/* is measured.
         fedbc: the options of FedBC and the local options of fedlit.client.Client; lr is the outer rate β.
     """
 
@@ -35,6 +36,7 @@ class PerFedBC(FedBC):
         *,
         adapt_lr: float = 0.01,
         adapt_steps: int = 1,
+        adapt_on: AdaptOn = "train",
         **fedbc: Any,
     ) -> None:
         super().__init__(net, **fedbc)
@@ -46,6 +48,7 @@ class PerFedBC(FedBC):
         )
         self.adapt_lr = adapt_lr
         self.adapt_steps = adapt_steps
+        self.adapt_on = adapt_on
         self.batches_per_step = adapt_steps + 1
 
     def training_step(self, batch: Any, batch_idx: int | Tensor) -> dict[str, Tensor]:

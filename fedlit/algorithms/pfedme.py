@@ -18,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client, Personal
+from fedlit.client import Client
 from fedlit.cohort import Selection
 from fedlit.errors import require
 from fedlit.params import Params, sq_norm, subtract
 from fedlit.states import RECEIVED, StateSpec
+from fedlit.step import Batch, Personal
 
 MOST_INNER_STEPS = 100
 

@@ -17,11 +17,12 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fedlit.client import Batch, Client
+from fedlit.client import Client
 from fedlit.errors import require
 from fedlit.params import subtract
 from fedlit.server.control import ControlVariates
 from fedlit.states import ZEROS, StateSpec
+from fedlit.step import Batch
 
 
 class Scaffold(Client):

@@ -153,5 +153,5 @@ def differs_from_averaging(make: Make, trainer: dict[str, Any]) -> Measured:
 
 def personal(trainer: Any, user: int) -> dict[str, Tensor]:
     """A user's personal model, unadapted."""
-    model: dict[str, Tensor] = trainer.loop.personal_model(user)
+    model: dict[str, Tensor] = trainer.loop.measuring.models.personal(user)
     return {name: value.detach().to(torch.float64) for name, value in model.items()}

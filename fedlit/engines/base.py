@@ -9,11 +9,12 @@ from typing import Protocol
 import numpy as np
 from torch import Tensor
 
-from fedlit.client import Client, Phase
+from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.keys import Purpose, Stream
 from fedlit.local import LocalOptimizer
 from fedlit.params import Params
+from fedlit.step import Phase
 
 Store = dict[str, Tensor]
 Rows = Callable[[Store, Tensor], tuple[Tensor, Tensor]]
@@ -56,13 +57,6 @@ class Engine:
         Fills `params`, `buffers`, `losses`, `memory` where it is kept, and the states that steps carry.
         """
         raise NotImplementedError
-
-    def start_of(self, cohort: Cohort, phase: Phase) -> tuple[Params, Params]:
-        """Stacked parameters and buffers from which the phase starts."""
-        if phase.start == "trained":
-            return cohort.params, cohort.buffers
-        params = cohort.received if phase.start == "received" else cohort.model(phase.start)
-        return params, cohort.received_buffers
 
     def memory_of(self, client: Client, cohort: Cohort, phase: Phase, start: Params) -> tuple[LocalOptimizer, Params]:
         """The phase's optimiser and, stacked, its state before the first step: the kept one, or a new one."""

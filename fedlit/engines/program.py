@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedlit.client import Batch, Batches, Client, Phase, StepOutput
+from fedlit.client import Client
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.params import Params, clone, under_prefix, with_prefix
+from fedlit.step import Batch, Batches, Phase, StepOutput
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
-from fedlit.client import Batch, Batches, Client, Phase, StepOutput, state_name
+from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
 from fedlit.keys import Purpose, torch_seed
 from fedlit.local import LocalOptimizer
 from fedlit.params import Params, clone, row
+from fedlit.step import Batch, Batches, Phase, StepOutput, state_name
 
 
 class SequentialEngine(Engine):
@@ -18,7 +19,7 @@ class SequentialEngine(Engine):
         """Train each client in the client's own net, then put the server's model back."""
         server = clone(client.net.state_dict())
         context = client.context(cohort)
-        start, held = self.start_of(cohort, phase)
+        start, held = cohort.start_of(phase.start)
         optimizer, memory = self.memory_of(client, cohort, phase, start)
         trained: list[Params] = []
         buffers: list[Params] = []

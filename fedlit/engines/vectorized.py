@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.client import Client, Phase, state_name
+from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Rows, Store, TrainData, row_weights
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.program import Layout, LocalProgram, Schedule
 from fedlit.params import Params, under_prefix, with_prefix
+from fedlit.step import Phase, state_name
 
 log = logging.getLogger("fedlit")
 
@@ -213,7 +214,7 @@ class VectorizedEngine(Engine):
 
     def _carried(self, client: Client, cohort: Cohort, phase: Phase) -> Params:
         """Stacked: what each client carries from step to step, as it is before the first."""
-        start, buffers = self.start_of(cohort, phase)
+        start, buffers = cohort.start_of(phase.start)
         _, memory = self.memory_of(client, cohort, phase, start)
         zeros = torch.zeros_like(cohort.sizes, dtype=next(iter(start.values())).dtype)
         return {

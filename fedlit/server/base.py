@@ -6,6 +6,7 @@ so `state_dict` / `load_state_dict` carry what the server keeps.
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pytorch_lightning import Callback, Trainer
@@ -22,7 +23,8 @@ class ServerCallback(Callback):
 
     In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
     control variates; may change `cohort.state`), on_pseudo_gradient (may change `cohort.pseudo_gradient`),
-    on_server_step_end (z has moved, the cohort's rows are kept), on_round_metrics (may add to `metrics`).
+    on_server_step_end (z has moved, the cohort's rows are kept), on_users_measured (on evaluated rounds),
+    on_round_metrics (may add to `metrics`).
     Change a state of your own (`state_dict`) in on_server_step_end: a round that fails before it leaves all as it was.
     """
 
@@ -52,6 +54,11 @@ class ServerCallback(Callback):
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """z has moved and the cohort's rows are kept."""
+
+    def on_users_measured(
+        self, trainer: Trainer, client: Client, cohort: Cohort | None, records: dict[str, Any]
+    ) -> None:
+        """Every user is measured; `records` has a column for each of clients.parquet. `cohort` as in the next hook."""
 
     def on_round_metrics(
         self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]

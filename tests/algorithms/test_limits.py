@@ -188,9 +188,9 @@ def test_a_huge_prox_takes_dittos_personal_models_to_the_received_one() -> None:
 
 
 def test_finetuning_at_rate_zero_measures_the_local_models() -> None:
-    history = fit(FedBC, dual_lr=0.5, finetune_lr=0.0)().loop.history
-    assert history.series("personal/acc") == history.series("local/acc")
-    assert history.series("personal/pooled_acc") == history.series("local/pooled_acc")
+    history = run(FedBC(tiny_net(), dual_lr=0.5, **FULL), finetune_lr=0.0).loop.history
+    assert history.series("finetuned/acc") == history.series("local/acc")
+    assert history.series("finetuned/pooled_acc") == history.series("local/pooled_acc")
 
 
 # blocks

@@ -80,22 +80,37 @@ def test_the_personal_model_is_the_servers_after_one_step(
 
 
 def test_fedbc_can_be_fine_tuned() -> None:
-    trainer = run(FedBC(tiny_net(), finetune_lr=1.5, adapt_on="test", **LOCAL), rounds=4)
-    local, tests = trainer.loop.local_model, trainer.loop.data.everyone.test
+    trainer = run(FedBC(tiny_net(), **LOCAL), rounds=4, finetune_lr=1.5, finetune_on="test")
+    local, tests = trainer.loop.measuring.models.local, trainer.loop.data.everyone.test
     assert len(trainer.loop.states.touched) == 4
     by_hand = accuracy_by_hand(trainer, lambda user: one_step(trainer, local(user), tests[user], 1.5))
-    assert last(trainer, "personal/acc") == pytest.approx(by_hand, abs=1e-12)
+    assert last(trainer, "finetuned/acc") == pytest.approx(by_hand, abs=1e-12)
+    assert last(trainer, "personal/acc") == last(trainer, "local/acc")
     assert last(trainer, "local/acc") == pytest.approx(accuracy_by_hand(trainer, local), abs=1e-12)
+    assert trainer.summary["finetuned"] == "one step of rate 1.5 on test data"
+
+
+def test_fine_tuning_comes_after_the_algorithms_own_adaptation() -> None:
+    trainer = run(PerFedAvg(tiny_net(), adapt_lr=2.0, **LOCAL), rounds=2, finetune_lr=1.5)
+    z = {name: value.detach() for name, value in trainer.loop.client.net.named_parameters()}
+    rows = trainer.loop.data.everyone.train
+
+    def twice(user: int) -> dict[str, Tensor]:
+        return one_step(trainer, one_step(trainer, z, rows[user], 2.0), rows[user], 1.5)
+
+    assert last(trainer, "finetuned/acc") == pytest.approx(accuracy_by_hand(trainer, twice), abs=1e-12)
 
 
 def test_evaluation_leaves_the_server_model_alone() -> None:
-    plain, adapted = (run(FedBC(tiny_net(), finetune_lr=rate, **LOCAL)) for rate in (None, 0.5))
+    plain, adapted = (run(FedBC(tiny_net(), **LOCAL), finetune_lr=rate) for rate in (None, 0.5))
     assert plain.loop.client.net.linear.weight.equal(adapted.loop.client.net.linear.weight)
 
 
 def test_adapting_on_data_that_nobody_has_is_refused() -> None:
     with pytest.raises(ConfigError, match="model.adapt_on is 'adapt', but no client has adaptation data"):
         run(PerFedAvg(tiny_net(), adapt_on="adapt", **LOCAL))
+    with pytest.raises(ConfigError, match="trainer.finetune_on is 'adapt', but no client has adaptation data"):
+        run(FedAvg(tiny_net(), **LOCAL), finetune_lr=0.1, finetune_on="adapt")
 
 
 def test_what_stays_with_the_users_makes_the_global_model_none_of_a_whole() -> None:
@@ -130,7 +145,7 @@ def test_a_net_that_has_nothing_to_keep_is_refused_by_name() -> None:
 def test_fedbc_with_a_kept_head_measures_the_servers_model_with_the_users_own() -> None:
     trainer = run(FedBC(tiny_net(), keep_local="linear.bias", **LOCAL), rounds=4)
     assert len(trainer.loop.states.touched) == 4
-    by_hand = accuracy_by_hand(trainer, trainer.loop.personal_model)
+    by_hand = accuracy_by_hand(trainer, trainer.loop.measuring.models.personal)
     assert trainer.summary["personal"] == "z"
     assert last(trainer, "personal/acc") == pytest.approx(by_hand, abs=1e-12)
 

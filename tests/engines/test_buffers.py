@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from fedlit import CharLSTM, Client, FedAvg, FedBC, FederatedTrainer, ResNet20, TensorData
-from fedlit.client import Batch, Phase
 from fedlit.engines.program import Layout, LocalProgram
 from fedlit.params import Params, clone, with_prefix
+from fedlit.step import Batch, Phase
 from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data
 
 LETTERS = 11

@@ -1,0 +1,113 @@
+"""The beginning of a round: who takes part, what they receive, what they kept."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort, Selection
+from fedlit.data.base import FederatedDataModule
+from fedlit.data.pooled import Pooled
+from fedlit.engines.choose import Request
+from fedlit.keys import Purpose, Stream
+from fedlit.params import Params, clone, expand, under_prefix, with_prefix
+from fedlit.server.sampling import Sampler
+from fedlit.states import ClientStates
+
+
+@dataclass(frozen=True)
+class RoundOptions:
+    """What the trainer's arguments say about a round."""
+
+    clients_per_round: int
+    sampler: Sampler
+    eval_every: int
+    divergence_factor: float
+    store_local_models: Literal["auto"] | bool
+    seed: int
+    request: Request = field(default_factory=Request)
+
+
+class Gathering:
+    """Makes the cohort of a round; it changes nothing.
+
+    Args:
+        client: the algorithm.
+        population: the clients and their samples.
+        states: what clients keep between rounds.
+        initial: z^0.
+        options: who is drawn, and how many.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        population: FederatedDataModule | Pooled,
+        states: ClientStates,
+        initial: Params,
+        options: RoundOptions,
+    ) -> None:
+        self.client = client
+        self.population = population
+        self.states = states
+        self.initial = initial
+        self.options = options
+        self._stream = Stream()
+
+    def cohort(self, round: int, z: Params) -> Cohort:
+        """Who trains, what they received, what they kept."""
+        client = self.client
+        selection = self.select(round)
+        chosen, reporting = selection.train, set(selection.report)
+        received, buffers = self.received(z, chosen)
+        sizes = self.population.sizes[chosen]
+        cohort = Cohort(
+            round=round,
+            clients=chosen,
+            reports=torch.tensor([client in reporting for client in chosen]),
+            population=self.population.num_clients,
+            sizes=sizes,
+            steps=torch.zeros_like(sizes),
+            lr=client.rate(round),
+            received=received,
+            received_buffers=buffers,
+            state=self.states.rows(chosen, client.initial_rows(client.state_spec(), received, self.initial)),
+            sent=client.initial_rows(client.sent_spec(), received, self.initial),
+            own=client.own_tensors,
+        )
+        cohort.steps = self.steps(cohort, "local_work")
+        if client.keep_optimizer:
+            cohort.memory = self.kept_memory(cohort)
+        return cohort
+
+    def select(self, round: int) -> Selection:
+        """Who trains and who reports in a round: the sampler's answer, which the algorithm may widen."""
+        options, sizes = self.options, self.population.sizes.numpy()
+        count = 1 if self.client.pools_data else options.clients_per_round
+        drawn = options.sampler.select(options.seed, round, sizes, count)
+        generator = self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
+        return self.client.select(drawn, len(sizes), generator)
+
+    def received(self, z: Params, chosen: list[int]) -> tuple[Params, Params]:
+        """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
+        params = expand(z, len(chosen))
+        buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
+        if not self.client.own_tensors:
+            return params, buffers
+        own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
+        rows = params | buffers | under_prefix("own", self.states.rows(chosen, with_prefix("own", own)))
+        return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
+
+    def steps(self, cohort: Cohort, work_method: str) -> Tensor:
+        """(clients,) local steps of a phase; phases of one round draw the same numbers."""
+        generator = self._stream.at(self.options.seed, Purpose.WORK, round=cohort.round)
+        planned = self.client.planned_steps(cohort.sizes.numpy())
+        return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator))
+
+    def kept_memory(self, cohort: Cohort) -> Params:
+        """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
+        start, _ = cohort.start_of(self.client.phases()[0].start)
+        fresh = with_prefix("memory", self.client.local_optimizer().init(start))
+        return under_prefix("memory", self.states.rows(cohort.clients, fresh))

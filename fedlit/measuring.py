@@ -1,0 +1,138 @@
+"""An evaluated round: which models are measured on which data, for the round's metrics and the record of each user."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+from fedlit.data.base import FederatedDataModule
+from fedlit.evaluate import Evaluator
+from fedlit.history import MeasuredParts, extreme_user_metrics, local_metrics, personal_metrics, user_records
+from fedlit.metrics import UserScores
+from fedlit.params import sq_norm
+from fedlit.step import Adaptation, Personal
+from fedlit.users import UserModels
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What the trainer's arguments say about evaluation."""
+
+    extra_metrics: Sequence[str] = ()
+    finetune: Adaptation | None = None
+
+
+class Measuring:
+    """Measures the global model and the users' own; a user's model is measured again only when it changed.
+
+    Args:
+        client: the algorithm.
+        data: the data.
+        models: the users' models.
+        options: what is measured beside what always is.
+    """
+
+    def __init__(self, client: Client, data: FederatedDataModule, models: UserModels, options: MeasureOptions) -> None:
+        self.client = client
+        self.data = data
+        self.models = models
+        self.options = options
+        self.evaluator = Evaluator(client, data)
+        self._kept: dict[str, dict[int, tuple[float, float]]] = {"local": {}, "personal": {}, "finetuned": {}}
+
+    @property
+    def parts(self) -> MeasuredParts:
+        """What there is to measure, which fixes the columns of the run."""
+        tested = self.evaluator.has_own_tests
+        personal = tested and (self.models.keeps_local or self.client.personal_model() != Personal())
+        return MeasuredParts(
+            validated=len(self.data.global_val) > 0,
+            tested=tested,
+            local=tested and self.models.keeps_local,
+            personal=personal,
+            finetuned=personal and self.options.finetune is not None,
+            extra=tuple(self.options.extra_metrics),
+        )
+
+    def changed(self, clients: Iterable[int]) -> None:
+        """These clients trained: what they keep is measured again when next asked."""
+        for kept in self._kept.values():
+            for client in clients:
+                kept.pop(client, None)
+
+    def evaluate(self, cohort: Cohort | None, model: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
+        """The metrics of the round, for this global model, and the record of each client."""
+        parts, local, personal = self.parts, None, None
+        values, users = self.evaluator.global_model(model)
+        values |= self.extra(model)
+        if cohort is not None and parts.tested and not self.client.pools_data:
+            values |= extreme_user_metrics(cohort, users)
+        if self.client.own_tensors and not self.client.average_kept:
+            values = {}  # z is no whole model
+        if parts.local:
+            local = personal = self.local_models(users)
+            values |= local_metrics(local)
+        if parts.personal and self.client.personal_model() != Personal():
+            personal = self.personal_models(users)
+        if personal is not None:
+            values |= personal_metrics(personal)
+        if parts.finetuned:
+            values |= local_metrics(self.finetuned_models(users), "finetuned")
+        return values, user_records(cohort, self.data, self.models.states, users, local, personal)
+
+    def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
+        """f(z) = Σ n_i f_i(z) / Σ n_i on all training data, and the squared norm of its gradient; on request."""
+        asked = self.options.extra_metrics
+        rows = torch.cat(list(self.data.everyone.train)) if asked else None
+        values = {}
+        if rows is not None and "global/train_loss" in asked:
+            values["global/train_loss"] = self.evaluator.loss(model, rows)
+        if rows is not None and "global/grad_norm2" in asked:
+            values["global/grad_norm2"] = float(sq_norm(self.evaluator.gradient(model, rows)))
+        return values
+
+    def local_models(self, shared: UserScores) -> UserScores:
+        """Scores of x_i, and of z (`shared`) for users who never trained."""
+        trained = self.models.states.has
+        return self._scores("local", shared, self.models.local, trained, lambda user: not trained(user))
+
+    def personal_models(self, shared: UserScores) -> UserScores:
+        """Scores of every user's personal model, adapted where the algorithm says so."""
+        return self._adapted_scores("personal", shared, self.client.personal_model().adaptation)
+
+    def finetuned_models(self, shared: UserScores) -> UserScores:
+        """Scores of the personal models after one further step."""
+        return self._adapted_scores("finetuned", shared, self.client.personal_model().adaptation, self.options.finetune)
+
+    def _adapted_scores(self, kind: str, shared: UserScores, *steps: Adaptation | None) -> UserScores:
+        models, taken = self.models, [step for step in steps if step is not None]
+        return self._scores(kind, shared, models.personal, models.rests, models.is_global, taken)
+
+    def _scores(
+        self,
+        kind: str,
+        shared: UserScores,
+        model_of: Callable[[int], Mapping[str, Tensor]],
+        rests: Callable[[int], bool],
+        is_global: Callable[[int], bool],
+        steps: Sequence[Adaptation] = (),
+    ) -> UserScores:
+        """Each user's model on its own test: kept scores for models that rest, `shared` for those that are z."""
+        kept, hits, losses = self._kept[kind], shared.hits.tolist(), shared.losses.tolist()
+        for user, rows in enumerate(self.data.everyone.test):
+            if len(rows) == 0 or (is_global(user) and not steps):
+                continue
+            score = kept.get(user)
+            if score is None:
+                model = model_of(user)
+                for step in steps:
+                    model = self.evaluator.adapted(model, user, step)
+                score = self.evaluator.sums(model, rows)
+            if rests(user):
+                kept[user] = score
+            hits[user], losses[user] = score
+        return UserScores(shared.hits.new_tensor(hits), shared.losses.new_tensor(losses), shared.counts)
