@@ -137,7 +137,13 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """The content of a checkpoint, tensors and plain data only; None if the file is damaged."""
+    """The content of a checkpoint; None if the file is damaged."""
+    content = read_tensors(path)
+    return content if content is not None and "loops" in content else None
+
+
+def read_tensors(path: Path) -> dict[str, Any] | None:
+    """The inverse of `write_tensors`, tensors and plain data only; None if the file is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:  # torch.load does not look at the checksums
@@ -145,4 +151,4 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except DAMAGE:
         return None
-    return content if isinstance(content, dict) and "loops" in content else None
+    return content if isinstance(content, dict) else None

@@ -263,7 +263,7 @@ class FederatedLoop(_FitLoop):
         )
         if not self.initial:
             self.initial = self.global_params()
-        models = UserModels(client, self.states, self.initial, keeps_local=self.keeps_local_models)
+        models = UserModels.of(client, self.states, self.initial, keeps_local=self.keeps_local_models)
         self.gathering = Gathering(client, self.population, self.states, self.initial, options)
         self.measuring = Measuring(client, data, models, self.measures)
         if self.choice is None:
@@ -336,6 +336,7 @@ class FederatedLoop(_FitLoop):
             "best": self.best.state_dict(),
             "first_risk": self.first_risk,
             "initial": self.initial if self.uses_initial else {},
+            "personal": asdict(self.client.personal_model()),
             "stopped_of": self.max_epochs if self.trainer.should_stop else None,
             "engine": {"choice": asdict(self.choice), "request": asdict(self.options.request)} if self.choice else None,
         }

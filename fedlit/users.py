@@ -1,5 +1,7 @@
 """The models that belong to users, put together from what the server and `ClientStates` hold."""
 
+from collections.abc import Callable, Mapping
+
 from torch import Tensor
 
 from fedlit.client import Client
@@ -11,48 +13,67 @@ class UserModels:
     """Each user's models as whole state dicts, buffers included.
 
     Args:
-        client: the algorithm; its net holds z.
+        z: gives the server's model.
         states: what clients keep between rounds.
-        initial: z^0.
+        personal: which model is the personal one (`Personal.model`).
+        own: names of the tensors that stay with each client.
+        untouched: the personal model of a user who never trained; z unless given.
         keeps_local: whether every client's last model is kept.
     """
 
-    def __init__(self, client: Client, states: ClientStates, initial: Params, *, keeps_local: bool) -> None:
-        self.client = client
+    def __init__(
+        self,
+        z: Callable[[], Mapping[str, Tensor]],
+        states: ClientStates,
+        *,
+        personal: str = "local",
+        own: frozenset[str] = frozenset(),
+        untouched: Params | None = None,
+        keeps_local: bool = True,
+    ) -> None:
+        self.z = z
         self.states = states
-        self.initial = initial
+        self.name = personal
+        self.own = own
+        self.untouched = untouched
         self.keeps_local = keeps_local
+
+    @classmethod
+    def of(cls, client: Client, states: ClientStates, initial: Params, *, keeps_local: bool) -> "UserModels":
+        """The models of a run; `initial` is z^0."""
+        name = client.personal_model().model
+        starts_there = client.state_spec().get(name) is INITIAL
+        return cls(
+            client.net.state_dict,
+            states,
+            personal=name,
+            own=client.own_tensors,
+            untouched=initial if starts_there else None,
+            keeps_local=keeps_local,
+        )
 
     def local(self, user: int) -> dict[str, Tensor]:
         """x_i: the kept model of a client that has trained."""
-        return {name: self.states.row(f"local.{name}", user) for name in self.client.net.state_dict()}
+        return {name: self.states.row(f"local.{name}", user) for name in self.z()}
 
     def personal(self, user: int) -> dict[str, Tensor]:
         """A user's personal model before any adaptation."""
-        name, model = self.client.personal_model().model, dict(self.client.net.state_dict())
+        model = dict(self.z())
         if not self.states.has(user):
-            return model | (self.initial if self.starts_at_initial else {})
-        if name == "global":
-            return model | {own: self.states.row(f"own.{own}", user) for own in self.client.own_tensors}
+            return model | (self.untouched or {})
+        if self.name == "global":
+            return model | {name: self.states.row(f"own.{name}", user) for name in self.own}
         if self.keeps_local:
             model = self.local(user)
-        return model | {
-            key: self.states.row(f"{name}.{key}", user) for key in model if self.states.keeps(f"{name}.{key}")
-        }
-
-    @property
-    def starts_at_initial(self) -> bool:
-        """Whether the personal model of a user who never trained is z^0; else it is z."""
-        return self.client.state_spec().get(self.client.personal_model().model) is INITIAL
+        rows = {name: f"{self.name}.{name}" for name in model if self.states.keeps(f"{self.name}.{name}")}
+        return model | {name: self.states.row(row, user) for name, row in rows.items()}
 
     def is_global(self, user: int) -> bool:
         """Whether the personal model, before any adaptation, is z itself."""
         if not self.states.has(user):
-            return not self.starts_at_initial
-        return self.client.personal_model().model == "global" and not self.client.own_tensors
+            return self.untouched is None
+        return self.name == "global" and not self.own
 
     def rests(self, user: int) -> bool:
         """Whether the personal model changes only when its user trains; else it moves with z."""
-        if not self.states.has(user):
-            return self.starts_at_initial
-        return self.client.personal_model().model != "global"
+        return self.untouched is not None if not self.states.has(user) else self.name != "global"

@@ -13,14 +13,15 @@ SIZES = (7, 12, 16, 23)
 """Samples of each client: with batches of 4, some last batches are ragged."""
 
 
-def tiny_data(sizes: tuple[int, ...] = SIZES, shape: tuple[int, ...] = (FEATURES,)) -> TensorData:
-    """Clients of these sizes, in float64; a quarter of each is for testing, none for validation."""
+def tiny_data(
+    sizes: tuple[int, ...] = SIZES, shape: tuple[int, ...] = (FEATURES,), val_fraction: float = 0
+) -> TensorData:
+    """Clients of these sizes, in float64; a quarter of each is for testing, none for validation unless given."""
     rng = np.random.default_rng(7)
     client = np.repeat(np.arange(len(sizes)), sizes)
     x = rng.normal(size=(sum(sizes), *shape)) + client.reshape(-1, *[1] * len(shape)) / 2
-    return TensorData(
-        x, rng.integers(CLASSES, size=sum(sizes)), client, num_classes=CLASSES, test_fraction=0.25, val_fraction=0
-    )
+    y = rng.integers(CLASSES, size=sum(sizes))
+    return TensorData(x, y, client, num_classes=CLASSES, test_fraction=0.25, val_fraction=val_fraction)
 
 
 def tiny_net(seed: int = 3) -> Softmax:

@@ -264,7 +264,7 @@ def test_evaluation_sees_the_net_in_evaluation_mode_and_leaves_it_in_training_mo
 
 @pytest.fixture
 def measuring(client: Counting, data: Overlapping) -> Measuring:
-    return Measuring(client, data, UserModels(client, ClientStates(), {}, keeps_local=True), MeasureOptions())
+    return Measuring(client, data, UserModels(client.net.state_dict, ClientStates()), MeasureOptions())
 
 
 def trained(measuring: Measuring, *users: int) -> None:
@@ -318,7 +318,7 @@ def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient
     client: Counting, data: Overlapping
 ) -> None:
     asked = MeasureOptions(("global/train_loss", "global/grad_norm2"))
-    models = UserModels(client, ClientStates(), {}, keeps_local=False)
+    models = UserModels(client.net.state_dict, ClientStates(), keeps_local=False)
     values = Measuring(client, data, models, asked).extra(client.net.state_dict())
     x, y = data.rows(data.store, torch.cat(data.everyone.train))
     net = tiny_net()

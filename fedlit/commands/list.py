@@ -1,0 +1,87 @@
+"""`fedlit list`: what there is, each with a line."""
+
+import argparse
+import inspect
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+import fedlit
+from fedlit.catalogue import METRICS, SUMMARY_METRICS
+from fedlit.client import Client
+from fedlit.commands.configs import shipped_configs
+from fedlit.data.base import FederatedDataModule
+from fedlit.data.partition.base import Partition
+from fedlit.errors import ConfigError, nearest
+from fedlit.server.optimizers import ServerOptimizer
+from fedlit.server.sampling import Sampler
+from fedlit.server.weights import Weighting
+
+KINDS = {
+    "algorithms": Client,
+    "data": FederatedDataModule,
+    "networks": nn.Module,
+    "partitions": Partition,
+    "samplers": Sampler,
+    "weights": Weighting,
+    "server_optimizers": ServerOptimizer,
+}
+"""Name of a list -> what its public classes are."""
+LISTS = (*KINDS, "configs", "metrics")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `fedlit list`."""
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"{', '.join(LISTS)}; all unless given")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Print the lists; returns the exit code."""
+    for name in args.what:
+        if name not in LISTS:
+            raise ConfigError(f"There is no list of '{name}'. {nearest(name, LISTS)}Lists: {', '.join(LISTS)}.")
+    console = Console()
+    for name in args.what or LISTS:
+        console.print(table(name, entries(name)))
+        console.print()
+    return 0
+
+
+def entries(name: str) -> dict[str, str]:
+    """Name -> its line."""
+    if name == "configs":
+        return {config: first_comment(path) for config, path in shipped_configs().items()}
+    if name == "metrics":
+        known = METRICS | SUMMARY_METRICS
+        return {metric: f"{entry.label}: {entry.definition}" for metric, entry in known.items()}
+    return {public.__name__: first_line(public) for public in public_classes(KINDS[name])}
+
+
+def public_classes(kind: type) -> list[type]:
+    """fedlit's own classes of a kind, by name, without the kind itself; a client is no network."""
+    public = [getattr(fedlit, name) for name in sorted(fedlit.__all__)]
+    own = [one for one in public if inspect.isclass(one) and issubclass(one, kind) and one is not kind]
+    return [one for one in own if kind is not nn.Module or not issubclass(one, Client)]
+
+
+def first_line(documented: type) -> str:
+    """Of its docstring."""
+    return (inspect.getdoc(documented) or "").partition("\n")[0]
+
+
+def first_comment(path: Path) -> str:
+    """The line with which a config begins."""
+    return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
+
+
+def table(name: str, lines: dict[str, str]) -> Table:
+    """Names beside their lines."""
+    grid = Table(title=name.replace("_", " "), title_justify="left", box=None, show_header=False, padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True, style="bold")
+    grid.add_column()
+    for entry, line in lines.items():
+        grid.add_row(Text(entry), Text(line))
+    return grid

@@ -1,0 +1,41 @@
+"""Every metric has one name and one definition: what is measured, what is documented and what is listed agree."""
+
+from pathlib import Path
+
+import pytest
+
+from fedlit import FedBC
+from fedlit.catalogue import METRICS, SUMMARY_METRICS, metric, shown
+from fedlit.history import EXTRA_METRICS, MeasuredParts, round_columns
+from tests.problems import tiny_net
+
+PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+
+
+def test_the_catalogue_has_every_column_of_a_run_and_no_other() -> None:
+    columns = round_columns(FedBC(tiny_net()), MeasuredParts(finetuned=True, extra=EXTRA_METRICS))
+    assert sorted(columns) == sorted(METRICS)
+
+
+@pytest.mark.parametrize("name", [*METRICS, *SUMMARY_METRICS])
+def test_every_metric_is_on_the_page(name: str) -> None:
+    group, _, last = name.partition("/")
+    family = f"_{last.rpartition('_')[2]}"  # written as `users/acc_min`, `_max`, …
+    assert f"`{name}`" in PAGE or (f"`{group}/" in PAGE and f"`{family}`" in PAGE)
+
+
+def test_a_callbacks_own_metric_is_described_by_its_name() -> None:
+    assert metric("mine/gap").label == "mine/gap"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("global/acc", 0.83456, "83.46 %"),
+        ("users/acc_var", 0.01234, "0.0123"),
+        ("comm/up_mb", 1.5, "1.5 MB"),
+        ("global/loss", 0.123456, "0.1235"),
+    ],
+)
+def test_values_are_shown_as_people_read_them(name: str, value: float, text: str) -> None:
+    assert shown(name, value) == text
