@@ -53,7 +53,7 @@ class Run:
     @property
     def seed(self) -> tuple[int, int]:
         """(seed of the run, seed of the data): runs with the same one are paired."""
-        own = self.settings.get("seed_everything", self.settings.get("trainer.seed"))
+        own = self.settings.get("seed_everything") or self.settings.get("trainer.seed")  # the latter: Python's
         return int(own or 0), int(self.settings.get("data.seed") or 0)
 
     @property
@@ -84,8 +84,15 @@ class Run:
 
     @cached_property
     def clients(self) -> "pyarrow.Table":
-        """One row per client and evaluated round; RunError where there are none."""
-        return read_clients(self.path)
+        """One row per client and evaluated round; RunError where there are none, or where they are damaged."""
+        try:
+            return read_clients(self.path)
+        except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
+            why = " ".join(str(error).split())
+            raise RunError(
+                f"The client records in {self.path} cannot be read ({why}). Delete clients.parquet there: the files in "
+                "clients/ hold the same rows."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -120,8 +127,20 @@ def read_run(folder: Path) -> Run:
     if not any(row["round"] >= 1 for row in rows):
         raise RunError(f"{folder} has no finished round. Continue it with 'fedlit fit … --resume', or leave it out.")
     rounds = [int(row.pop("round")) for row in rows]
-    settings = plain_settings(read_config(files.config))
+    settings = plain_settings(read_settings(files.config))
     return Run(folder, settings, rounds, rows, read_json(files.summary), read_json(files.partition))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """config.yaml of a run; RunError if it is damaged or does not say what was trained on what."""
+    try:
+        config = read_config(path)
+    except UnicodeDecodeError as error:
+        raise RunError(f"{path} is no text ({error}). Restore it, or leave this run out.") from error
+    absent = [name for name in ("model", "data") if not config.get(name)]
+    if absent:
+        raise RunError(f"{path} does not name {' and '.join(absent)}. Restore it, or leave this run out.")
+    return config
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -159,9 +178,14 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 
 
 def plain_settings(config: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names without the `class_path` and `init_args` in between: `model` is the class, `model.lr` its option."""
+    """What decides the results of a config, as dotted names."""
+    return dotted(deciding(config))
+
+
+def dotted(config: dict[str, Any]) -> dict[str, Any]:
+    """Names as on the command line: `model` is the class, `model.lr` its option, without `init_args` in between."""
     flat = {}
-    for name, value in flatten(deciding(config)).items():
+    for name, value in flatten(config).items():
         short = ".".join(part for part in name.split(".") if part not in ("init_args", "class_path"))
         flat[short] = value.rsplit(".", 1)[-1] if name.endswith("class_path") and isinstance(value, str) else value
     return flat
@@ -174,11 +198,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         same = {name: value for name, value in run.settings.items() if name not in SEEDS}
         gathered.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(run)
     members = list(gathered.values())
-    differing = differing_settings([group[0] for group in members])
+    first = [group[0] for group in members]
+    differing = differing_settings(first)
+    labels = [label_of(run, first) for run in first]
     groups = []
-    for group in members:
+    for number, group in enumerate(members):
+        twin = f" ({labels[:number].count(labels[number]) + 1})" if labels.count(labels[number]) > 1 else ""
         options = {name: group[0].settings.get(name) for name in differing}
-        groups.append(Group(label_of(group[0], [other[0] for other in members]), group, options))
+        groups.append(Group(labels[number] + twin, group, options))
     return groups
 
 

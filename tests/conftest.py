@@ -52,6 +52,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "netrc").touch()
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "wandb-data"))  # else artifacts wait in the user's home
     monkeypatch.setenv("COLUMNS", "400")
     work = tmp_path / "work"
     work.mkdir()

@@ -161,7 +161,11 @@ def test_model_checkpoint_can_keep_every_evaluated_round(tmp_path: Path, eval_ev
 
 
 @pytest.mark.parametrize(
-    "hook", ["on_cohort_start", "on_cohort_trained", "on_pseudo_gradient", "on_server_step_end", "on_round_metrics"]
+    "hook",
+    [
+        *("on_cohort_start", "on_cohort_trained", "on_pseudo_gradient", "on_server_step_end", "on_users_measured"),
+        "on_round_metrics",
+    ],
 )
 def test_checkpoint_asked_for_in_any_hook_holds_the_row_of_its_last_round(tmp_path: Path, hook: str) -> None:
     def save(self: ServerCallback, trainer: Trainer, *args: Any) -> None:
@@ -250,7 +254,8 @@ def test_hooks_of_two_rounds_with_one_evaluation_come_in_this_order() -> None:
         "setup",
         "on_fit_start",
         "on_train_start",
-        "on_round_metrics",  # the initial model
+        "on_users_measured",  # the initial model
+        "on_round_metrics",
         "on_train_epoch_start",
         "on_train_batch_start",
         "on_cohort_start",
@@ -268,6 +273,7 @@ def test_hooks_of_two_rounds_with_one_evaluation_come_in_this_order() -> None:
         "on_pseudo_gradient",
         "on_before_optimizer_step",
         "on_server_step_end",
+        "on_users_measured",
         "on_round_metrics",
         "on_validation_start",
         "on_validation_epoch_start",

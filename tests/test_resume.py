@@ -332,6 +332,7 @@ class SavesIn(ServerCallback):
         ("on_pseudo_gradient", 3),
         ("on_before_optimizer_step", 3),
         ("on_server_step_end", 3),
+        ("on_users_measured", 2),
         ("on_round_metrics", 2),
         ("on_validation_start", 3),
         ("on_validation_end", 3),

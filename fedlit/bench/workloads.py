@@ -73,6 +73,18 @@ def log_normal_sizes(clients: int) -> tuple[int, ...]:
     return tuple(int(size) + 50 for size in np.random.default_rng(0).lognormal(4, 1, clients))
 
 
+def second_order(**given: Any) -> Workload:
+    """A client that solves something inside its step, on a small network."""
+    return Workload(
+        net=lambda: MLP(60, (20,), 10),
+        sample_shape=(60,),
+        sizes=log_normal_sizes(100),
+        batch_size=10,
+        local_epochs=5,
+        **given,
+    )
+
+
 WORKLOADS = {
     workload.name: workload
     for workload in (
@@ -104,26 +116,16 @@ WORKLOADS = {
             batch_size=64,
             local_epochs=1,
         ),
-        Workload(
+        second_order(
             name="W4",
             title="exact Per-FedAvg (independent batches), MLP 60-20-10, clients of W1, E = 5, batch 10",
-            net=lambda: MLP(60, (20,), 10),
-            sample_shape=(60,),
-            sizes=log_normal_sizes(100),
-            batch_size=10,
-            local_epochs=5,
             algorithm=PerFedAvg,
             by_hand=handwritten.perfedavg,
             options={"adapt_lr": 0.01},
         ),
-        Workload(
+        second_order(
             name="W5",
             title="pFedMe with K = 5, MLP 60-20-10, clients of W1, E = 5, batch 10",
-            net=lambda: MLP(60, (20,), 10),
-            sample_shape=(60,),
-            sizes=log_normal_sizes(100),
-            batch_size=10,
-            local_epochs=5,
             algorithm=PFedMe,
             by_hand=handwritten.pfedme,
             options={"prox": 15.0, "personal_lr": 0.05, "inner_steps": 5},

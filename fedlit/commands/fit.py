@@ -1,6 +1,7 @@
 """`fedlit fit`: LightningCLI with fedlit's trainer, clients and data; finds configs, the run folder and W&B."""
 
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -18,12 +19,13 @@ import fedlit
 from fedlit.client import Client
 from fedlit.commands.configs import given_configs, resolve_configs
 from fedlit.commands.parse_errors import explain, read_yaml
-from fedlit.commands.tracking import finish_wandb, wandb_logger
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, require
 from fedlit.run import RunFolder, fingerprint, run_name
 from fedlit.settings import deciding
 from fedlit.summary import result_table
+from fedlit.tracking.command import tracked, wandb_run
+from fedlit.tracking.users import WandbUsers
 from fedlit.trainer import FederatedTrainer, quiet_lightning
 
 
@@ -89,6 +91,10 @@ class FitCLI(LightningCLI):
             default=None,
             help="Weights & Biases; online when credentials are present unless given",
         )
+        parser.add_argument("--wandb_artifact", action="store_true", help="keep the checkpoints in W&B too")
+        parser.add_argument(
+            "--experiment", type=str | None, default=None, help="the run's W&B group; the config's name unless given"
+        )
         parser.link_arguments("seed_everything", "trainer.seed")
         for name in ("run", "resume", "overwrite"):
             parser.link_arguments(name, f"trainer.{name}")
@@ -114,7 +120,14 @@ class FitCLI(LightningCLI):
         config = self.plain_config()
         folder = Path(self.config.run) if self.config.run else Path("runs") / default_name(config)
         resume = self.config.resume and not self.config.overwrite
-        tracking = wandb_logger(self.config.wandb, folder, config, resume=resume)
+        tracking = wandb_run(
+            self.config.wandb,
+            folder,
+            config,
+            experiment=self.experiment(config),
+            resume=resume,
+            artifact=self.config.wandb_artifact,
+        )
         given = self.config_init.trainer.logger
         loggers = list(given) if isinstance(given, list) else [given] if isinstance(given, Logger) else []
         trainer = super().instantiate_trainer(
@@ -124,7 +137,16 @@ class FitCLI(LightningCLI):
         )
         assert isinstance(trainer, FederatedTrainer)
         trainer.config = config
+        if tracking is not None:
+            trainer.callbacks.append(WandbUsers())
         return trainer
+
+    def experiment(self, config: dict[str, Any]) -> str:
+        """What the run belongs to: --experiment, WANDB_RUN_GROUP, the names of its configs, or <data>_<algorithm>."""
+        given = self.config.experiment or os.environ.get("WANDB_RUN_GROUP")
+        assert isinstance(self.parser, Parser)
+        files = "+".join(Path(path).stem for path in self.parser.configs or [])
+        return given or files or "_".join(class_names(config)).lower()
 
     def plain_config(self) -> dict[str, Any]:
         """The complete, resolved config as plain data, without the options that only say where and how to write."""
@@ -163,8 +185,14 @@ def logged_to(folder: RunFolder) -> Iterator[None]:
 
 def default_name(config: dict[str, Any]) -> str:
     """<data>-<algorithm>-<seed>-<short hash>: more rounds, another engine or logger keep the folder."""
-    data, algorithm = (config[part]["class_path"].rsplit(".", 1)[-1] for part in ("data", "model"))
+    data, algorithm = class_names(config)
     return run_name(data, algorithm, config["seed_everything"], fingerprint(deciding(config)))
+
+
+def class_names(config: dict[str, Any]) -> tuple[str, str]:
+    """The data set and the algorithm: `Synthetic`, `FedBC`."""
+    data, algorithm = (config[part]["class_path"].rsplit(".", 1)[-1] for part in ("data", "model"))
+    return data, algorithm
 
 
 def fit(arguments: list[str]) -> int:
@@ -174,11 +202,8 @@ def fit(arguments: list[str]) -> int:
     trainer = cli.trainer
     folder = trainer.folder
     assert isinstance(folder, RunFolder)
-    try:
-        with logged_to(folder):
-            trainer.fit(cli.model, datamodule=cli.datamodule)
-    finally:
-        finish_wandb(trainer.loggers)
+    with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
+        trainer.fit(cli.model, datamodule=cli.datamodule)
     console = Console()
     console.print(result_table(trainer.summary))
     console.print(f"run folder: {folder.path}", soft_wrap=True, highlight=False)

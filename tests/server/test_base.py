@@ -13,9 +13,10 @@ HOOKS = {
     "on_cohort_trained": 3,
     "on_pseudo_gradient": 3,
     "on_server_step_end": 3,
+    "on_users_measured": 4,
     "on_round_metrics": 4,
 }
-"""How many arguments each hook takes: trainer, client, cohort, and the metrics where there are some."""
+"""How many arguments each hook takes: trainer, client, cohort, and the records or metrics where there are some."""
 
 
 class Dual(ServerCallback):
