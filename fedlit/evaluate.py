@@ -1,6 +1,7 @@
 """Models on data: losses and hits of the global model in one pooled pass, of a user's model on its own rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -35,6 +36,19 @@ class Evaluator:
     def has_own_tests(self) -> bool:
         """Whether any user has test data of its own; fresh ones have none."""
         return len(self._own) > 0
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """The net in evaluation mode; whoever measures many models enters it once for all of them."""
+        net = self.client.net
+        if not net.training:
+            yield
+            return
+        net.eval()
+        try:
+            yield
+        finally:
+            net.train()
 
     def global_model(self, model: Mapping[str, Tensor] | None = None) -> tuple[dict[str, float], UserScores]:
         """The metrics of the global model, z unless given, and its scores on every user's own test."""
@@ -87,26 +101,21 @@ class Evaluator:
 
     def gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Of the mean loss over the rows, in evaluation mode."""
-        training = self.client.net.training
-        self.client.net.eval()
         trainable = {name: model[name].detach() for name, _ in self.client.net.named_parameters()}
         held = {name: value for name, value in model.items() if name not in trainable}
         total = {name: torch.zeros_like(value) for name, value in trainable.items()}
-        for chunk in torch.split(rows, CHUNK) if len(rows) else ():
-            x, y = self.data.rows(self.data.store, chunk)
-            slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[0].sum())(trainable)
-            total = {name: value + slope[name] / len(rows) for name, value in total.items()}
-        self.client.net.train(training)
+        with self.evaluating():
+            for chunk in torch.split(rows, CHUNK) if len(rows) else ():
+                x, y = self.data.rows(self.data.store, chunk)
+                slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[0].sum())(trainable)
+                total = {name: value + slope[name] / len(rows) for name, value in total.items()}
         return total
 
     def _score(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
         """(rows,) losses and hits, in evaluation mode, without gradients."""
-        training = self.client.net.training
-        self.client.net.eval()
-        with torch.inference_mode():
+        with self.evaluating(), torch.inference_mode():
             chunks = (self.data.rows(self.data.store, chunk) for chunk in torch.split(rows, CHUNK))
             parts = [self.client.score(model, x, y) for x, y in chunks]
-        self.client.net.train(training)
         return torch.cat([losses for losses, _ in parts]), torch.cat([hits for _, hits in parts])
 
 

@@ -66,6 +66,10 @@ class Measuring:
 
     def evaluate(self, cohort: Cohort | None, model: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
         """The metrics of the round, for this global model, and the record of each client."""
+        with self.evaluator.evaluating():
+            return self._evaluate(cohort, model)
+
+    def _evaluate(self, cohort: Cohort | None, model: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
         parts, local, personal = self.parts, None, None
         values, users = self.evaluator.global_model(model)
         values |= self.extra(model)

@@ -37,6 +37,7 @@ class UserModels:
         self.own = own
         self.untouched = untouched
         self.keeps_local = keeps_local
+        self._names = list(z())
 
     @classmethod
     def of(cls, client: Client, states: ClientStates, initial: Params, *, keeps_local: bool) -> "UserModels":
@@ -54,17 +55,15 @@ class UserModels:
 
     def local(self, user: int) -> dict[str, Tensor]:
         """x_i: the kept model of a client that has trained."""
-        return {name: self.states.row(f"local.{name}", user) for name in self.z()}
+        return {name: self.states.row(f"local.{name}", user) for name in self._names}
 
     def personal(self, user: int) -> dict[str, Tensor]:
         """A user's personal model before any adaptation."""
-        model = dict(self.z())
         if not self.states.has(user):
-            return model | (self.untouched or {})
+            return dict(self.z()) | (self.untouched or {})
         if self.name == "global":
-            return model | {name: self.states.row(f"own.{name}", user) for name in self.own}
-        if self.keeps_local:
-            model = self.local(user)
+            return dict(self.z()) | {name: self.states.row(f"own.{name}", user) for name in self.own}
+        model = self.local(user) if self.keeps_local else dict(self.z())
         rows = {name: f"{self.name}.{name}" for name in model if self.states.keeps(f"{self.name}.{name}")}
         return model | {name: self.states.row(row, user) for name, row in rows.items()}
 
