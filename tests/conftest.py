@@ -45,14 +45,14 @@ def files(folder: Path) -> dict[str, bytes]:
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder of a user without W&B credentials; what a run leaves in the environment is undone."""
     for name in [name for name in os.environ if name.startswith(("WANDB_", "FEDLIT_", "PL_"))]:
-        monkeypatch.delenv(name)
+        if name != "WANDB_DATA_DIR":
+            monkeypatch.delenv(name)
     for name in ("WANDB_MODE", "PL_GLOBAL_SEED", "PL_SEED_WORKERS"):  # Lightning sets these: restored at the end
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     (tmp_path / "netrc").touch()
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_SILENT", "true")
-    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "wandb-data"))  # else artifacts wait in the user's home
     monkeypatch.setenv("COLUMNS", "400")
     work = tmp_path / "work"
     work.mkdir()
@@ -94,8 +94,14 @@ def refusal(call: Call, workplace: Path) -> Callable[..., str]:
 
 
 @pytest.fixture(autouse=True)
-def wandb_ends_with_its_test() -> Iterator[None]:
-    """W&B reads its environment once and keeps it: the next test must not get this one's."""
+def wandb_ends_with_its_test(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """W&B reads its environment once and keeps it: the next test must not get this one's.
+
+    What an offline run leaves for `wandb sync` does not go to the user's home.
+    """
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path_factory.getbasetemp() / "wandb"))
     yield
     if "wandb" in sys.modules:
         sys.modules["wandb"].teardown()

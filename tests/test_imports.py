@@ -14,7 +14,7 @@ ROOT = Path(fedlit.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 LEVELS = {
     **dict.fromkeys(
-        ("_torchvision", "catalogue", "errors", "keys", "places", "params", "local", "states", "cohort"), 0
+        ("_torchvision", "catalogue", "errors", "keys", "places", "params", "local", "states", "cohort", "step"), 0
     ),
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
