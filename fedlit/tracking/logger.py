@@ -30,7 +30,7 @@ class WandbRun(WandbLogger):
 
     Args:
         config: the complete config; what a module saves as hyperparameters would repeat it, and is left out then.
-        given: arguments of WandbLogger.
+        given: arguments of WandbLogger; `prefix` has no effect, metric names are fixed.
     """
 
     def __init__(self, *, config: Mapping[str, Any] | None = None, **given: Any) -> None:
