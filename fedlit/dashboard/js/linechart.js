@@ -1,0 +1,191 @@
+/** A chart of lines by round: what is drawn. How it answers pointer and keys is in gestures.js. */
+
+import { domainOf, frameOf, roundAxis, scale, valueAxis, valueTicks } from "./axes.js";
+import { html, svg, swatch } from "./dom.js";
+import { shown, shownSpread } from "./format.js";
+import { listen } from "./gestures.js";
+import { smoothed } from "./series.js";
+import { hideTip, showTip } from "./tip.js";
+
+const RESIZED = new ResizeObserver((entries) => entries.forEach((entry) => entry.target.chart.draw()));
+
+const CROWD = 6; // more lines than this: faint bands, and the one that is pointed at stands out
+const EDGE = 2; // pixels: a line along the frame is not cut in half
+
+/** A figure with its caption; `update` gives it lines. */
+export class LineChart {
+  constructor(caption) {
+    this.picture = svg("svg", { class: "chart", tabindex: "0", role: "img" });
+    this.empty = html("p", { class: "empty", hidden: true });
+    this.element = html("figure", { class: "card" }, caption, this.picture, this.empty);
+    this.picture.chart = this;
+    this.round = null; // the one that the crosshair is on
+    RESIZED.observe(this.picture);
+    listen(this);
+  }
+
+  /** `spec`: lines, label, unit, log, zoom ([first, last] or null), smooth, bands, empty (said without lines). */
+  update(spec) {
+    this.spec = spec;
+    this.round = null;
+    const bare = !spec.lines.length;
+    this.empty.hidden = !bare;
+    this.empty.textContent = spec.empty;
+    this.picture.classList.toggle("crowded", spec.lines.length > CROWD);
+    this.picture.toggleAttribute("hidden", bare);
+    this.picture.setAttribute(
+      "aria-label",
+      `${spec.label} by round. Arrow keys move through the rounds, + and − zoom.`,
+    );
+    this.rounds = [...new Set(spec.lines.flatMap((line) => line.rounds))].sort((a, b) => a - b);
+    this.drawn = spec.lines.map((line) => drawnLine(line, spec.smooth));
+    this.draw();
+  }
+
+  draw() {
+    const { width, height } = this.picture.getBoundingClientRect();
+    if (!this.spec?.lines.length || width < 80) return;
+    const { spec } = this;
+    this.span = spec.zoom ?? widened(this.rounds[0], this.rounds.at(-1));
+    const values = domainOf(this.visibleValues(), spec.unit, spec.log) ?? (spec.log ? [0.1, 1] : [0, 1]);
+    const ticks = valueTicks(values, spec.unit, spec.log, 5);
+    this.frame = frameOf(width, height, ticks);
+    this.x = scale(this.span, [this.frame.left, this.frame.right]);
+    this.y = scale(values, [this.frame.bottom, this.frame.top], spec.log);
+    this.overlay = svg("g");
+    const axes = [
+      ...valueAxis(this.frame, ticks, this.y, spec.label, spec.unit),
+      ...roundAxis(this.frame, this.span, this.x),
+    ];
+    this.picture.replaceChildren(...axes, this.plot(), this.overlay);
+  }
+
+  visibleValues() {
+    const [first, last] = this.span;
+    const seen = [];
+    for (const line of this.drawn) {
+      line.rounds.forEach((round, at) => {
+        if (round >= first && round <= last)
+          seen.push(...(this.spec.bands ? [line.low[at], line.high[at]] : [line.middle[at]]));
+      });
+    }
+    const floor = this.spec.unit === "share" ? 0 : -Infinity;
+    const positive = this.spec.log ? seen.filter((value) => value > 0) : seen;
+    return positive.map((value) => Math.max(floor, value));
+  }
+
+  /** Bands and lines, cut off at the frame. */
+  plot() {
+    const { left, right, top, bottom } = this.frame;
+    const [x, y, width, height] = [left - EDGE, top - EDGE, right - left + 2 * EDGE, bottom - top + 2 * EDGE];
+    const inside = svg("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}` });
+    const bands = this.drawn.filter((line) => line.std && this.spec.bands).map((line) => this.band(line));
+    this.paths = this.drawn.map((line) => this.path(line));
+    inside.append(...bands, ...this.paths);
+    return inside;
+  }
+
+  path(line) {
+    const kind = line.single ? "line single" : "line";
+    return svg("path", {
+      class: `${kind} ${line.style.tone}`,
+      "stroke-dasharray": line.style.dash,
+      d: this.points(line.rounds, line.middle),
+    });
+  }
+
+  band(line) {
+    const back = this.points([...line.rounds].reverse(), [...line.low].reverse());
+    return svg("path", {
+      class: `band ${line.style.tone}`,
+      d: `${this.points(line.rounds, line.high)}${back.replace("M", "L")}Z`,
+    });
+  }
+
+  points(rounds, values) {
+    const lowest = this.spec.log ? Number.MIN_VALUE : -Infinity;
+    const parts = rounds.map(
+      (round, at) => `${this.x(round).toFixed(1)} ${this.y(Math.max(lowest, values[at])).toFixed(1)}`,
+    );
+    return parts.length === 1 ? `M${parts[0]}h0.1` : `M${parts.join("L")}`;
+  }
+
+  /** The round that is measured nearest to a pixel. */
+  roundAt(pixel) {
+    const [first, last] = this.span;
+    const inside = this.rounds.filter((round) => round >= first && round <= last);
+    return inside.reduce(
+      (best, round) => (Math.abs(this.x(round) - pixel) < Math.abs(this.x(best) - pixel) ? round : best),
+      inside[0],
+    );
+  }
+
+  /** Crosshair, dots and values of a round; the line nearest to `pixel` (if given) stands out. */
+  point(round, pixel = null) {
+    if (round == null) return this.unpoint();
+    this.round = round;
+    const known = this.spec.lines.map((line, at) => ({ at, ...hitOf(line, round) })).filter((hit) => hit.index >= 0);
+    known.sort((a, b) => b.value - a.value);
+    const measured = known.filter((hit) => hit.exact);
+    const near = pixel == null ? null : nearest(measured, (hit) => Math.abs(this.y(hit.value) - pixel));
+    this.paths.forEach((path, at) => path.classList.toggle("near", at === near?.at));
+    this.picture.classList.toggle("pointed", near != null);
+    this.cross(round, measured);
+    const rows = known.map((hit) => [swatch(hit.line.style), labelAt(hit), this.textAt(hit), hit === near]);
+    return showTip(this.picture, `Round ${round.toLocaleString("en")}`, rows, this.x(round), pixel ?? this.frame.top);
+  }
+
+  cross(round, hits) {
+    const { top, bottom } = this.frame;
+    const line = svg("line", { class: "cross", x1: this.x(round), x2: this.x(round), y1: top, y2: bottom });
+    const inside = hits.map((hit) => ({ hit, y: this.y(hit.value) })).filter(({ y }) => y >= top && y <= bottom);
+    const dots = inside.map(({ hit, y }) =>
+      svg("circle", { class: `dot ${hit.line.style.tone}`, cx: this.x(round), cy: y, r: 4 }),
+    );
+    this.overlay.replaceChildren(line, ...dots);
+  }
+
+  unpoint() {
+    this.round = null;
+    this.overlay?.replaceChildren();
+    this.picture.classList.remove("pointed");
+    this.paths?.forEach((path) => path.classList.remove("near"));
+    hideTip();
+  }
+
+  textAt({ line, index, value }) {
+    return line.std ? shownSpread(this.spec.unit, value, line.std[index]) : shown(this.spec.unit, value);
+  }
+}
+
+/** A line with what is drawn of it: middle, and the band from low to high. */
+function drawnLine(line, smooth) {
+  const around = (sign) => line.values.map((value, at) => value + sign * (line.std?.[at] ?? 0));
+  return {
+    ...line,
+    middle: smoothed(line.values, smooth),
+    low: smoothed(around(-1), smooth),
+    high: smoothed(around(1), smooth),
+  };
+}
+
+const widened = (first, last) => (first < last ? [first, last] : [first - 1, last + 1]);
+
+/** The item with the least distance, or undefined. */
+function nearest(items, distance) {
+  return items.reduce((best, item) => (best === undefined || distance(item) < distance(best) ? item : best), undefined);
+}
+
+/** Where a line is in a round: measured there, or before it if it was measured after it as well; else index -1. */
+function hitOf(line, round) {
+  const after = line.rounds.findIndex((other) => other >= round);
+  const exact = line.rounds[after] === round;
+  const index = exact ? after : after - 1;
+  return after < 0 ? { line, index: -1 } : { line, index, exact, value: line.values[index] };
+}
+
+/** The label says so where not all runs of a group have a value, or where it is of an earlier round. */
+function labelAt({ line, index, exact }) {
+  const some = line.counts && line.counts[index] < line.of ? ` (${line.counts[index]} of ${line.of} runs)` : "";
+  return `${line.label}${some}${exact ? "" : ` (round ${line.rounds[index]})`}`;
+}

@@ -1,0 +1,141 @@
+/** The page: what is on top, which view is shown, and drawing it again when something changes. */
+
+import { showCurves, showExtremes } from "./curves.js";
+import { page, readPage } from "./data.js";
+import { byId, counted, html, swatch } from "./dom.js";
+import { showFinals } from "./finals.js";
+import { passes, ticked, withTicks } from "./selection.js";
+import { buildSidebar, updateSidebar } from "./sidebar.js";
+import { change, onChange, readState, state, zoomed } from "./state.js";
+import { hideTip } from "./tip.js";
+import { showUsers } from "./users.js";
+
+const VIEWS = { curves: showCurves, extremes: showExtremes, finals: showFinals, users: showUsers };
+const THEMES = ["system", "light", "dark"];
+const NARROW = 860; // pixels, as in style.css
+let waiting = false;
+
+async function start() {
+  readState();
+  await readPage();
+  showAbout();
+  showRemarks();
+  buildSidebar();
+  listen();
+  if (innerWidth <= NARROW) ["runs-panel", "metrics-panel"].forEach((id) => byId(id).removeAttribute("open"));
+  onChange(() => {
+    if (!waiting) requestAnimationFrame(draw);
+    waiting = true;
+  });
+  draw();
+  performance.mark("drawn");
+}
+
+function draw() {
+  waiting = false;
+  hideTip();
+  document.documentElement.dataset.theme = state.theme;
+  byId("theme").textContent = `Theme: ${state.theme}`;
+  updateSidebar();
+  updateTabs();
+  updateToolbar();
+  updateLegend();
+  VIEWS[state.tab](byId("view"))?.catch(fail); // users are unpacked first
+}
+
+function showAbout() {
+  const data = [...new Set(page.groups.map((group) => group.data))].join(", ");
+  byId("about").textContent = [counted(page.runs.length, "run"), counted(page.groups.length, "group"), data]
+    .filter(Boolean)
+    .join(" · ");
+  byId("footer").textContent = `Written by fedlit ${page.version}, ${page.made}. Run the command again to refresh it.`;
+}
+
+function showRemarks() {
+  const remarks = [...page.remarks, ...thinning()];
+  byId("remarks").hidden = !remarks.length;
+  byId("remarks").append(...remarks.map((text) => html("li", { text })));
+}
+
+/** A sentence where runs have more rounds than the file has room for. */
+function thinning() {
+  const thinned = page.runs.filter((run) => run.kept < run.rows);
+  if (!thinned.length) return [];
+  const [{ kept, rows }] = thinned;
+  const kind = "evenly spaced ones are kept, the first and the last among them";
+  return [
+    `${counted(thinned.length, "run")} with more rounds than this file has room for: ${kind} (${kept} of ${rows}).`,
+  ];
+}
+
+function listen() {
+  byId("theme").addEventListener("click", () =>
+    change({ theme: THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length] }),
+  );
+  byId("smoothing").addEventListener("change", (event) => change({ smooth: Number(event.target.value) }));
+  byId("zoom-reset").addEventListener("click", () => change({ zoom: null }));
+  document
+    .querySelectorAll("[name=mode]")
+    .forEach((radio) => radio.addEventListener("change", () => change({ mode: radio.value })));
+  const tabs = [...document.querySelectorAll("[role=tab]")];
+  tabs.forEach((tab) => tab.addEventListener("click", () => change({ tab: tab.id.slice(4) })));
+  tabs.forEach((tab, at) => tab.addEventListener("keydown", (event) => walkTabs(tabs, at, event)));
+}
+
+function walkTabs(tabs, at, event) {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!step) return;
+  const next = tabs.at((at + step) % tabs.length);
+  next.focus();
+  next.click();
+}
+
+function updateTabs() {
+  if (!(state.tab in VIEWS)) state.tab = "curves";
+  for (const tab of document.querySelectorAll("[role=tab]")) {
+    const chosen = tab.id === `tab-${state.tab}`;
+    tab.setAttribute("aria-selected", chosen);
+    tab.tabIndex = chosen ? 0 : -1;
+    if (chosen) byId("view").setAttribute("aria-labelledby", tab.id);
+  }
+}
+
+function updateToolbar() {
+  const curves = ["curves", "extremes"].includes(state.tab);
+  byId("toolbar").hidden = byId("legend").hidden = state.tab === "users";
+  byId("smoothing-label").hidden = !curves;
+  byId("smoothing").value = String(state.smooth);
+  byId("zoom-reset").hidden = !curves || !zoomed();
+  byId("zoom-reset").textContent = `Rounds ${zoomed()?.join(" to ")} · show all`;
+  byId("hint").hidden = !curves;
+  byId("hint").textContent =
+    state.smooth > 1 ? "Lines are moving averages; dots and values are as measured." : "Drag across a chart to zoom.";
+  document.querySelectorAll("[name=mode]").forEach((radio) => (radio.checked = radio.value === state.mode));
+}
+
+/** Groups that pass the filters; a pressed one is drawn. The buttons are only replaced if they are others. */
+function updateLegend() {
+  const legend = byId("legend");
+  const groups = page.groups.filter((group) => group.runs.some(passes));
+  const wanted = groups.map((group) => group.number).join();
+  if (legend.dataset.groups !== wanted) legend.replaceChildren(...groups.map(legendButton));
+  legend.dataset.groups = wanted;
+  groups.forEach((group, at) => legend.children[at].setAttribute("aria-pressed", isDrawn(group)));
+}
+
+const isDrawn = (group) => group.runs.some((run) => passes(run) && ticked(run));
+
+function legendButton(group) {
+  const press = () => change(withTicks(group.runs.filter(passes), !isDrawn(group)));
+  return html("button", { type: "button", onclick: press }, swatch(group.style), html("span", { text: group.label }));
+}
+
+function fail(error) {
+  byId("failure").hidden = false;
+  byId("failure").textContent =
+    `This page could not be drawn (${error.message}). It needs a browser of 2024 or newer. ` +
+    "If yours is, write the page again with 'fedlit dashboard'.";
+  throw error;
+}
+
+start().catch(fail);

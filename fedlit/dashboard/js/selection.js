@@ -1,0 +1,56 @@
+/** Which runs and metrics are chosen. A run counts if it passes the filters and is ticked. */
+
+import { page } from "./data.js";
+import { state } from "./state.js";
+
+const USUAL = ["global/acc", "global/loss", "personal/acc", "users/acc_var"];
+
+/** What to say where nothing can be drawn. */
+export function noRun() {
+  if (page.runs.length) return "No run is chosen. Tick one or more under Runs, or clear the filters.";
+  return "This page holds no runs. Write it again with 'fedlit dashboard RUNS', where RUNS is a folder with runs.";
+}
+
+/** Whether a run passes text, algorithms and seeds. */
+export function passes(run) {
+  const group = page.groups[run.group];
+  if (state.algorithm.length && !state.algorithm.includes(group.algorithm)) return false;
+  if (state.seed.length && !state.seed.includes(run.seed)) return false;
+  const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
+  return words.every((word) => searchText(run, group).includes(word));
+}
+
+function searchText(run, group) {
+  run.searchText ??= [
+    ...[group.label, group.data, run.name, run.path, `seed=${run.seed}`],
+    ...Object.entries(group.options).map(([name, value]) => `${name}=${value}`),
+  ]
+    .join("\n")
+    .toLowerCase();
+  return run.searchText;
+}
+
+/** Whether a run is ticked. */
+export const ticked = (run) => !state.off.includes(run.key);
+
+/** The runs that are drawn. */
+export const chosenRuns = () => page.runs.filter((run) => ticked(run) && passes(run));
+
+/** Tick or untick these runs. */
+export function withTicks(runs, on) {
+  const keys = new Set(runs.map((run) => run.key));
+  const others = state.off.filter((key) => !keys.has(key));
+  return { off: on ? others : [...others, ...keys] };
+}
+
+/** The metrics that are drawn, in the order of the catalogue. */
+export function chosenMetrics() {
+  const names = new Set(state.metrics ?? usualMetrics());
+  return page.metrics.filter((metric) => names.has(metric.name));
+}
+
+/** Names of the metrics that a new reader sees. */
+export function usualMetrics() {
+  const there = USUAL.filter((name) => page.metricOf.has(name));
+  return there.length ? there : page.metrics.slice(0, 4).map((metric) => metric.name);
+}

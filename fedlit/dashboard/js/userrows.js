@@ -1,0 +1,109 @@
+/** The users of one run in one round, as rows: what is known of each, and in which order. */
+
+import { counted } from "./dom.js";
+import { sortedBy } from "./finals.js";
+import { plain, shown } from "./format.js";
+import { mean } from "./series.js";
+import { state } from "./state.js";
+
+/** Columns in the order of table and box; those that a run lacks are left out. */
+export const COLUMNS = [
+  { name: "client", label: "client", unit: "" },
+  { name: "group", label: "group", unit: "text" },
+  { name: "size", label: "data size", under: "training samples", unit: "" },
+  { name: "acc_global", label: "under z", under: "accuracy, %", unit: "share" },
+  { name: "acc_local", label: "own x_i", under: "accuracy, %", unit: "share" },
+  { name: "acc_personal", label: "personal", under: "accuracy, %", unit: "share" },
+  { name: "gain", label: "own − z", under: "points", unit: "points" },
+  { name: "weight", label: "weight", under: "coefficient", unit: "" },
+  { name: "dual", label: "dual λ", unit: "" },
+  { name: "tolerance", label: "tolerance γ", unit: "" },
+  { name: "loss", label: "loss of z", under: "nats", unit: "nats" },
+];
+export const LONG = {
+  size: "data size",
+  acc_global: "accuracy under z",
+  acc_local: "accuracy of own x_i",
+  acc_personal: "accuracy of personal model",
+  gain: "own − z",
+  weight: "weight",
+  dual: "dual λ",
+  tolerance: "tolerance γ",
+  loss: "loss of z",
+  client: "client id",
+  group: "group",
+};
+
+/** The columns that these records have. */
+export function columnsOf(records) {
+  const there = new Set(records.keys());
+  if (there.has("acc_global") && there.has(ownOf(records))) there.add("gain");
+  const known = COLUMNS.filter((column) => there.has(column.name));
+  const others = [...there].filter((name) => !COLUMNS.some((column) => column.name === name));
+  return [...known, ...others.map((name) => ({ name, label: name, unit: name.startsWith("acc_") ? "share" : "" }))];
+}
+
+/** Which of the two own models is compared with z: the one chosen, else the one there is. */
+export function ownOf(records) {
+  return records.has(state.own) ? state.own : records.has("acc_personal") ? "acc_personal" : "acc_local";
+}
+
+/** One object for each user of the round at this position, in the chosen order. */
+export function rowsAt(run, records, position) {
+  const [from, to] = run.users.starts.slice(position, position + 2);
+  const own = ownOf(records);
+  const rows = Array.from({ length: to - from }, (_, at) => rowAt(run, records, from + at, own));
+  return sortedBy(rows, (row) => row[state.by] ?? null, state.rising !== "1");
+}
+
+function rowAt(run, records, at, own) {
+  const row = {};
+  for (const [name, column] of records) row[name] = column[at];
+  if ("group" in row) row.group = run.users.groups[row.group];
+  row.own = row[own];
+  row.gain = row.own - row.acc_global;
+  return row;
+}
+
+/** A cell of the table. */
+export const cellText = (row, { name, unit }) =>
+  unit === "text" ? row[name] : name === "client" ? String(row[name]) : plain(unit, row[name]);
+
+/** Rows of the box for one user. */
+export function tipRows(row, columns) {
+  const told = columns.filter(({ name }) => name !== "client" && row[name] != null && !Number.isNaN(row[name]));
+  return told.map(({ name, unit }) => [
+    null,
+    LONG[name] ?? name,
+    unit === "text" ? row[name] : shown(unit, row[name]),
+    false,
+  ]);
+}
+
+/** Who loses, in a sentence or two. */
+export function factsOf(rows) {
+  const known = rows.filter((row) => Number.isFinite(row.acc_global));
+  if (!known.length) return `${counted(rows.length, "user")}; none was tested on data of its own.`;
+  return `${worstText(known)} ${ownText(known.filter((row) => Number.isFinite(row.own)))}`;
+}
+
+/** Mean and worst tenth under z, and who is there: all of them, where several are equally bad. */
+function worstText(known) {
+  const accuracies = known.map((row) => row.acc_global).sort((a, b) => a - b);
+  const tenth = accuracies.slice(0, Math.max(1, Math.floor(known.length / 10)));
+  const edge = tenth.at(-1);
+  const there = known
+    .filter((row) => row.acc_global <= edge)
+    .map((row) => row.client)
+    .sort((a, b) => a - b);
+  const named = `${there.slice(0, 8).join(", ")}${there.length > 8 ? ` and ${there.length - 8} more` : ""}`;
+  const averages = `Mean under z ${shown("share", mean(accuracies))}, worst tenth ${shown("share", mean(tenth))}.`;
+  return `${averages} ${counted(there.length, "user")} at or below ${shown("share", edge)}: ${named}.`;
+}
+
+function ownText(known) {
+  if (!known.length) return "";
+  const better = known.filter((row) => row.gain > 0).length;
+  const worse = known.filter((row) => row.gain < 0).length;
+  return `Own model better than z for ${better}, worse for ${worse} of ${counted(known.length, "user")}.`;
+}
