@@ -1,0 +1,91 @@
+"""Paired differences: a group against a reference, seed by seed, with a Student-t confidence interval.
+
+    d_s = value(group, seed s) − value(reference, seed s)      over the seeds that both have
+    mean(d) ± t(0.975, n − 1) · std(d) / √n                    n pairs, std divided by n − 1
+
+Pairing takes out what the seeds have in common (the initial weights, the cohorts). No correction for many comparisons.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedlit.catalogue import metric
+from fedlit.errors import ConfigError, nearest
+from fedlit.report.tables import Cell, Value, cell_of, deviation, mean
+from fedlit.results import Group
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Pair(Value):
+    """One seed's difference; `value` is own − reference.value."""
+
+    own: float
+    reference: Value
+
+
+@dataclass(frozen=True)
+class Difference(Cell):
+    """A metric of one group less that of the reference; its values are pairs."""
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the mean difference; None with fewer than two pairs."""
+        return interval([one.value for one in self.values])
+
+    @property
+    def verdict(self) -> str:
+        """In words whether 0 lies outside the interval, and which way is better where the metric has one."""
+        if not self.values:
+            return "no common seed"
+        if self.interval is None:
+            return "one pair"
+        low, high = self.interval
+        if low == high == 0:
+            return "equal"
+        if low <= 0 <= high or math.isnan(low):
+            return "not clear"
+        best = metric(self.column).best
+        higher = low > 0
+        if best is None:
+            return "higher" if higher else "lower"
+        return "better" if higher == (best == "max") else "worse"
+
+
+def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+    """Student-t confidence interval of the mean of a sample; None with fewer than two values."""
+    from scipy.special import stdtrit  # type: ignore[import-untyped]  # SciPy ships no types
+
+    n = len(values)
+    if n < 2:
+        return None
+    half = float(stdtrit(n - 1, (1 + level) / 2)) * deviation(values) / math.sqrt(n)
+    return mean(values) - half, mean(values) + half
+
+
+def difference(group: Group, reference: Group, name: str, last: int = 1) -> Difference:
+    """One metric of a group against the reference, by the seeds that both have."""
+    theirs = {one.seed: one for one in cell_of(reference, name, last).values}
+    pairs = [
+        Pair(one.run, one.seed, one.value - theirs[one.seed].value, one.value, theirs[one.seed])
+        for one in cell_of(group, name, last).values
+        if one.seed in theirs
+    ]
+    return Difference(group.label, name, pairs)
+
+
+def choose_reference(groups: Sequence[Group], asked: str | None) -> Group:
+    """The group of this label, else plain FedAvg, else the first."""
+    for group in groups:
+        if asked is not None and group.label == asked:
+            return group
+    return next((group for group in groups if group.algorithm == "FedAvg"), groups[0])
+
+
+def check_reference(groups: Sequence[Group], asked: str | None) -> None:
+    """A reference that was named must be there."""
+    labels = [group.label for group in groups]
+    if asked is not None and asked not in labels:
+        raise ConfigError(f"--reference '{asked}' is no group. {nearest(asked, labels)}Groups: {', '.join(labels)}.")

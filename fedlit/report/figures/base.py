@@ -1,0 +1,139 @@
+"""What a figure is, and the plain arrays that figures are drawn from: runs in, arrays out."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlit.catalogue import metric
+from fedlit.errors import RunError
+from fedlit.results import Group, Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+Floats = NDArray[np.float64]
+
+MOST_PANELS = 12
+"""Small multiples up to what fits a page."""
+CLIENT_COLUMN = "clients."
+"""What a figure needs is a metric, `global/acc`, or with this prefix a column of clients.parquet, `clients.dual`."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure that was drawn: <name>.png and <name>.pdf. Title and caption are plain text that holds users' labels."""
+
+    name: str
+    title: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure together with its picture, not yet on disk."""
+
+    figure: Figure
+    picture: "Picture"
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """One line: its mean over seeds at each x, and the standard deviation where there are several seeds."""
+
+    label: str
+    x: Floats
+    mean: Floats
+    std: Floats | None = None
+    window: int = 1
+    """Above 1, the line is a running mean over so many points, and the points themselves are drawn faintly."""
+
+
+def curve_of(group: Group, name: str, label: str | None = None) -> Curve | None:
+    """A metric by round, in the rounds that all runs of the group have measured; None if there are none."""
+    measured = [finite_series(run, name) for run in group.runs]
+    common = sorted(set.intersection(*(set(values) for values in measured)))
+    if not common:
+        return None
+    values = np.array([[values[round] for round in common] for values in measured])
+    return averaged(label or group.label, np.array(common, dtype=float), values)
+
+
+def averaged(label: str, x: Floats, values: Floats) -> Curve:
+    """The curve of values (seeds, x); the spread is that of a sample, n - 1."""
+    return Curve(label, x, values.mean(0), values.std(0, ddof=1) if len(values) > 1 else None)
+
+
+def finite_series(run: Run, name: str) -> dict[int, float]:
+    """Round -> value, without what is infinite or not a number."""
+    rounds, values = run.series(name)
+    return {round: value for round, value in zip(rounds, values, strict=True) if np.isfinite(value)}
+
+
+def final_values(group: Group, name: str) -> Floats:
+    """The metric at the end of each run of the group that has it, (seeds,); NaN, as in tables, where it is infinite."""
+    ends = np.array([end for run in group.runs if (end := run.final(name)) is not None], dtype=float)
+    return np.where(np.isfinite(ends), ends, np.nan)
+
+
+def column(run: Run, name: str) -> Floats:
+    """A column of clients.parquet as numbers, NaN where there is nothing; empty if the run has no such records."""
+    values = stored_column(run, name)
+    return np.array([], dtype=float) if values is None else np.asarray(values.to_numpy(), dtype=float)
+
+
+def texts(run: Run, name: str) -> NDArray[np.str_]:
+    """A column of clients.parquet as texts; empty if the run has no such records."""
+    values = stored_column(run, name)
+    return np.array([] if values is None else [str(text or "") for text in values.to_pylist()], dtype=np.str_)
+
+
+def stored_column(run: Run, name: str) -> Any:
+    """The column itself, or None where the run has none."""
+    try:
+        table = run.clients
+    except RunError:  # the run has evaluated no clients: figures of users do without it
+        return None
+    return table[name] if name in table.column_names else None
+
+
+def has(run: Run, need: str) -> bool:
+    """Whether the run has at least one finite value of a metric or a column of its clients."""
+    if need.startswith(CLIENT_COLUMN):
+        return bool(np.isfinite(column(run, need.removeprefix(CLIENT_COLUMN))).any())
+    return bool(finite_series(run, need))
+
+
+def have_all(groups: Sequence[Group], needs: Sequence[str]) -> Iterator[Group]:
+    """The groups all of whose runs have everything that is needed."""
+    for group in groups:
+        if all(has(run, need) for need in needs for run in group.runs):
+            yield group
+
+
+def seeds_of(groups: Sequence[Group]) -> str:
+    """'3 seeds', '1 to 3 seeds': how many runs are behind a line."""
+    counts = sorted({len(group.runs) for group in groups})
+    many = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+    return f"{many} seed{'s' * (counts[-1] > 1)}"
+
+
+def spread_note(groups: Sequence[Group], drawn_as: str = "band", is_drawn: bool = True) -> str:
+    """The sentence of a caption that says what a line and its band are."""
+    if all(len(group.runs) == 1 for group in groups):
+        return "One seed each, so no spread is shown."
+    band = f"; {drawn_as}: ± one standard deviation" if is_drawn else ""
+    return f"Mean over {seeds_of(groups)}{band}."
+
+
+def panels_note(groups: Sequence[Group]) -> str:
+    """The sentence of a caption about groups that have no panel, where there are any."""
+    return f" The first {MOST_PANELS} of {len(groups)} groups are shown." if len(groups) > MOST_PANELS else ""
+
+
+def definitions(names: Iterable[str]) -> str:
+    """What the metrics are, as one sentence."""
+    text = "; ".join(f"{metric(name).label}: {metric(name).definition}" for name in names)
+    return f"{text[0].upper()}{text[1:]}."

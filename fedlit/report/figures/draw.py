@@ -1,0 +1,98 @@
+"""Which figures there are, what each needs, and how they come on disk."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlit.errors import RunError
+from fedlit.report.figures import bars, rounds, swept, users
+from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all
+from fedlit.report.figures.look import Style, look, styles_of
+from fedlit.results import Group
+from fedlit.run import RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure as Picture
+
+DPI = 150
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A figure that can be drawn of groups which have all that it needs."""
+
+    needs: tuple[str, ...]
+    """Metrics, `global/acc`, and columns of clients.parquet, `clients.dual`."""
+    draw: Callable[[Sequence[Group], Mapping[str, Style]], Iterable[Drawn]]
+
+
+PLANS: dict[str, Plan] = {
+    "accuracy": Plan(("global/acc",), rounds.accuracy),
+    "loss": Plan(("train/loss",), rounds.loss),
+    "user_accuracy": Plan(("personal/acc",), rounds.user_accuracy),
+    "min_max_user": Plan(("min_user/acc", "max_user/acc"), rounds.min_max_user),
+    "worst_best_user": Plan(("users/acc_min", "users/acc_max"), rounds.worst_best_user),
+    "coefficients_by_round": Plan(("min_user/weight", "max_user/weight"), rounds.coefficients_by_round),
+    "weight_by_dual": Plan(("clients.weight", "clients.dual"), users.weight_by_dual),
+    "weight_by_size": Plan(("clients.weight",), users.weight_by_size),
+    "dual_by_size": Plan(("clients.dual",), users.dual_by_size),
+    "weight_by_client_group": Plan(("clients.weight",), rounds.weight_by_client_group),
+    "variance": Plan(("users/acc_var",), bars.variance),
+    "user_ranks": Plan(("clients.acc_global",), users.user_ranks),
+    "tolerance": Plan((), swept.tolerance),
+    "swept_at_the_end": Plan((), swept.swept_at_the_end),
+    "swept_by_round": Plan((), swept.swept_by_round),
+}
+
+
+def draw_figures(groups: Sequence[Group], folder: Path, report: Callable[[str], None] | None = None) -> list[Figure]:
+    """Draw what these runs can show as <name>.png and <name>.pdf; needs no display.
+
+    Args:
+        groups: what `group_runs` returns; a group has the same colour in all figures.
+        folder: where the files go; made if it does not exist.
+        report: called with the name of each figure before it is written.
+    """
+    make_folder(folder)
+    styles = styles_of(group.label for group in groups)
+    figures = []
+    for plan in PLANS.values():
+        able = list(have_all(groups, plan.needs))
+        with look():
+            for drawn in plan.draw(able, styles) if able else ():
+                if report is not None:
+                    report(drawn.figure.name)
+                save(drawn.picture, folder / drawn.figure.name)
+                figures.append(replace(drawn.figure, caption=drawn.figure.caption + left_out(groups, able, plan)))
+    return figures
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder, or say why that is not possible."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made ({error.strerror}). Choose another folder for the figures.") from error
+
+
+def left_out(groups: Sequence[Group], able: Sequence[Group], plan: Plan) -> str:
+    """The end of a caption: which groups are not in the figure, and why."""
+    others = [group for group in groups if group not in able]
+    if not others:
+        return ""
+    lacking = [need for need in plan.needs if len(list(have_all(others, [need]))) < len(others)]
+    what = " or ".join(need.removeprefix(CLIENT_COLUMN) for need in lacking)
+    return f" Without {what}, and so not shown: {', '.join(group.label for group in others)}."
+
+
+def save(picture: "Picture", path: Path) -> None:
+    """Write both files, each whole or not at all; the same picture gives the same bytes."""
+    files = RunFolder(path.parent)
+    picture.draw_without_rendering()
+    picture.set_layout_engine("none")  # laid out once, not once for each file: that is most of the time
+    options: dict[str, dict[str, Any]] = {"png": {"dpi": DPI}, "pdf": {"metadata": {"CreationDate": None}}}
+    for kind, own in options.items():
+        write = partial(picture.savefig, format=kind, **own)
+        files.write_atomically(path.with_name(f"{path.name}.{kind}"), write)

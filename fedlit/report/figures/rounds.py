@@ -1,0 +1,171 @@
+"""Figures by round: a line per group, or a panel per group where a group has several lines of its own.
+
+What is measured on a round's cohort jumps, because the cohort changes: it is drawn faintly, with its running mean on
+top.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedlit.catalogue import metric
+from fedlit.report.figures.base import (
+    MOST_PANELS,
+    Curve,
+    Drawn,
+    Figure,
+    averaged,
+    column,
+    curve_of,
+    definitions,
+    panels_note,
+    spread_note,
+    texts,
+)
+from fedlit.report.figures.curves import MOST_BANDS, curves_figure, group_panels_figure
+from fedlit.report.figures.look import Style, styles_of
+from fedlit.results import Group, Run
+
+MOST_CLIENT_GROUPS = 12
+_OF_THE_COHORT = ("train/", "min_user/", "max_user/")
+_SMALL, _LARGE = Style("#d55e00"), Style("#0072b2")
+
+Panels = dict[str, list[Curve]]
+
+
+def accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """The server's model on pooled test and validation data."""
+    yield by_round("accuracy", "Accuracy by round", groups, ("global/acc", "val/acc"), styles)
+
+
+def loss(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """The losses that were measured (FedBC's Fig. 3a: `global/train_loss`)."""
+    names = ("global/loss", "global/train_loss", "train/loss")
+    yield by_round("loss", "Loss by round", groups, names, styles)
+
+
+def user_accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """What users get on their own data: from z, and from their personal models (pFedMe's Fig. 6 and 7)."""
+    title = "Accuracy for users: the server's model and personal models"
+    yield by_round("user_accuracy", title, groups, ("global/user_acc", "personal/acc"), styles)
+
+
+def by_round(
+    name: str, title: str, groups: Sequence[Group], metrics: Sequence[str], styles: Mapping[str, Style]
+) -> Drawn:
+    """A panel per metric that any group has, a line per group."""
+    panels: Panels = {}
+    for measured in metrics:
+        curves = [curve for group in groups if (curve := curve_of(group, measured))]
+        panels |= {measured: smoothed(curves, measured)} if curves else {}
+    caption = f"{definitions(panels)} {spread_note(groups, is_drawn=len(groups) <= MOST_BANDS)}{smoothing_note(panels)}"
+    return Drawn(Figure(name, title, caption), curves_figure(panels, styles))
+
+
+def min_max_user(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """FedBC's Fig. 4 and 9 to 12: z on the data of each round's smallest and largest client."""
+    lines = {"min_user/acc": _SMALL, "max_user/acc": _LARGE}
+    yield per_group("min_max_user", "Accuracy for the smallest and the largest client of a round", groups, lines)
+
+
+def worst_best_user(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """The range of all users' accuracies under z."""
+    lines = {"users/acc_min": _SMALL, "users/acc_mean": Style("#444444"), "users/acc_max": _LARGE}
+    yield per_group("worst_best_user", "Worst, mean and best user by round", groups, lines)
+
+
+def coefficients_by_round(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """FedBC's Fig. 3b, 8 and 13: coefficients beside what they would be by numbers of samples."""
+    lines = {
+        "min_user/weight": _SMALL,
+        "max_user/weight": _LARGE,
+        "min_user/size_share": Style(_SMALL.colour, (0, (1, 1))),
+        "max_user/size_share": Style(_LARGE.colour, (0, (1, 1))),
+    }
+    title = "Coefficients of the smallest and the largest client of a round"
+    yield per_group("coefficients_by_round", title, groups, lines, "aggregation coefficient")
+
+
+def per_group(
+    name: str, title: str, groups: Sequence[Group], lines: Mapping[str, Style], label: str | None = None
+) -> Drawn:
+    """A panel for each group, in it a line per metric; the y axis has a `label` where it is no accuracy."""
+    panels: Panels = {}
+    for group in groups[:MOST_PANELS]:
+        curves = {line: curve_of(group, line, metric(line).label) for line in lines}
+        panels[group.label] = [smoothed([curve], line)[0] for line, curve in curves.items() if curve]
+    styles = {metric(line).label: style for line, style in lines.items()}
+    caption = f"{definitions(lines)} {notes(groups, panels)}"
+    picture = group_panels_figure(panels, styles, label or "accuracy", percent=label is None)
+    return Drawn(Figure(name, title, caption), picture)
+
+
+def weight_by_client_group(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """Exp-α's Fig. 2: what clean and corrupted clients, or domains, count for."""
+    curves = {group.label: client_group_curves(group) for group in groups}
+    grouped = [group for group in groups if len(curves[group.label]) > 1]
+    if not grouped:
+        return
+    names = sorted({curve.label for group in grouped for curve in curves[group.label]})
+    first = names[:MOST_CLIENT_GROUPS]
+    panels = {
+        group.label: smoothed([curve for curve in curves[group.label] if curve.label in first], "min_user/weight")
+        for group in grouped[:MOST_PANELS]
+    }
+    caption = (
+        "Aggregation coefficient of the clients that took part in a round, mean over those of each client group. "
+        f"{notes(grouped, panels)}"
+    )
+    if len(names) > len(first):
+        caption += f" The first {len(first)} of {len(names)} client groups are shown."
+    picture = group_panels_figure(panels, styles_of(first), "mean coefficient", percent=False)
+    yield Drawn(Figure("weight_by_client_group", "Coefficients by group of clients", caption), picture)
+
+
+def client_group_curves(group: Group) -> list[Curve]:
+    """The mean weight of each client group by round, in rounds in which all seeds have it in the cohort."""
+    measured = [mean_weights(run) for run in group.runs]
+    names = sorted(set.intersection(*(set(means) for means in measured)))
+    curves = []
+    for name in names:
+        common = sorted(set.intersection(*(set(means[name]) for means in measured)))
+        values = np.array([[means[name][round] for round in common] for means in measured])
+        curves += [averaged(name, np.array(common, dtype=float), values)] if common else []
+    return curves
+
+
+def mean_weights(run: Run) -> dict[str, dict[int, float]]:
+    """Client group -> round -> mean weight of its clients in that round's cohort."""
+    weight, rounds, names = column(run, "weight"), column(run, "round"), texts(run, "group")
+    took_part = np.isfinite(weight) & (names != "") if len(names) else np.zeros(len(weight), dtype=bool)
+    means: dict[str, dict[int, float]] = {}
+    for name in np.unique(names[took_part]).tolist() if took_part.any() else []:
+        own = took_part & (names == name)
+        which, place = np.unique(rounds[own], return_inverse=True)
+        mean = np.bincount(place, weight[own]) / np.bincount(place)
+        means[name] = dict(zip(which.astype(int).tolist(), mean.tolist(), strict=True))
+    return means
+
+
+def smoothed(curves: Sequence[Curve], name: str) -> list[Curve]:
+    """Metrics of the cohort get a running mean over about a tenth of their points; others stay as they are."""
+    if not name.startswith(_OF_THE_COHORT):
+        return list(curves)
+    window = max(len(curve.x) for curve in curves) // 10 // 2 * 2 + 1
+    return [replace(curve, window=window) for curve in curves]
+
+
+def notes(groups: Sequence[Group], panels: Mapping[str, Sequence[Curve]]) -> str:
+    """The end of a caption of small multiples; lines with a running mean have no band."""
+    is_banded = any(curve.window == 1 for curves in panels.values() for curve in curves)
+    return f"{spread_note(groups, is_drawn=is_banded)}{smoothing_note(panels)}{panels_note(groups)}"
+
+
+def smoothing_note(panels: Mapping[str, Sequence[Curve]]) -> str:
+    """The sentence of a caption about running means, where there are any."""
+    windows = {curve.window for curves in panels.values() for curve in curves} - {1}
+    if not windows:
+        return ""
+    many = f"{min(windows)} to {max(windows)}" if len(windows) > 1 else f"{min(windows)}"
+    return f" Faint: what was measured on the cohort of each round; thick: its running mean over {many} rounds."

@@ -1,0 +1,161 @@
+"""Figures of users: their coefficients, their λ and how much data they have, and who is served how well."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlit.report.figures.base import MOST_PANELS, Drawn, Figure, Floats, column, panels_note
+from fedlit.report.figures.clouds import Cloud, Users, clouds_figure, users_figure
+from fedlit.report.figures.look import Style
+from fedlit.results import Group, Run
+
+DUAL_ROUNDS = (1, 50, 100, 200)
+"""FedBC's Fig. 7e; a shorter run is shown at those that it has, and at its end."""
+MOST_CLOUDS = 4
+"""Clouds of points that can be told apart in one panel."""
+_DUAL, _SIZE, _WEIGHT = r"dual $\lambda_i$", "training samples $n_i$", "aggregation coefficient"
+_EACH = "one point for each client and seed"
+
+Rows = dict[str, Floats]
+"""Columns of clients.parquet, and `share`: a client's part of the samples of its cohort."""
+
+
+def weight_by_dual(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """FedBC's Fig. 3b, 8 and 13, client by client: the coefficient against λ."""
+    caption = f"Each client in the last round in which it took part, {_EACH}.{panels_note(groups)}"
+    panels = {group.label: [cloud(group, last_part, "dual", "weight")] for group in groups[:MOST_PANELS]}
+    picture = clouds_figure(panels, styles, _DUAL, _WEIGHT)
+    yield Drawn(Figure("weight_by_dual", "Coefficient against λ", caption), picture)
+
+
+def weight_by_size(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """The same against the client's share of its cohort's samples, which is FedAvg's coefficient."""
+    caption = (
+        f"Each client in the last round in which it took part, {_EACH}; on the grey line the coefficient is the "
+        f"client's share of the samples of that round's cohort.{panels_note(groups)}"
+    )
+    panels = {group.label: [cloud(group, last_part, "share", "weight")] for group in groups[:MOST_PANELS]}
+    picture = clouds_figure(panels, styles, "share of the cohort's samples", _WEIGHT, diagonal=True)
+    yield Drawn(Figure("weight_by_size", "Coefficient beside the share of samples", caption), picture)
+
+
+def dual_by_size(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """FedBC's Fig. 3c, λ against n_i at the end, and 7e, the same in several rounds."""
+    clouds = [cloud(group, last_round, "size", "dual") for group in groups[:MOST_PANELS]]
+    is_mixed = 1 < len(clouds) <= MOST_CLOUDS
+    panels = {"": clouds} if is_mixed else {one.label: [one] for one in clouds}
+    caption = (
+        f"λ of each client at the end against its number of training samples, {_EACH}; clients that never took part "
+        f"have none.{panels_note(groups)}"
+    )
+    picture = clouds_figure(panels, styles, _SIZE, _DUAL)
+    yield Drawn(Figure("dual_by_size", "λ against the number of samples", caption), picture)
+    rounds = dual_rounds(groups)
+    if len(rounds) > 1:
+        yield dual_by_size_rounds(groups[:MOST_CLOUDS], rounds, styles, len(groups))
+
+
+def dual_by_size_rounds(
+    groups: Sequence[Group], rounds: Sequence[int], styles: Mapping[str, Style], total: int
+) -> Drawn:
+    """A panel for each of these rounds; `total` is how many groups there would be."""
+    panels = {
+        f"round {at:,}": [cloud(group, partial(in_round, round=at), "size", "dual") for group in groups]
+        for at in rounds
+    }
+    left = f" The first {len(groups)} of {total} groups are shown." if len(groups) < total else ""
+    caption = f"λ of each client against its number of training samples as training goes on, {_EACH}.{left}"
+    picture = clouds_figure(panels, styles, _SIZE, _DUAL)
+    return Drawn(Figure("dual_by_size_rounds", "λ against the number of samples, by round", caption), picture)
+
+
+def user_ranks(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """Who loses: every user's accuracy under z and under its own model."""
+    panels = {group.label: users_of(group) for group in groups[:MOST_PANELS]}
+    caption = (
+        "Each user's accuracy on its own test data at the end of training, under the server's model and under its own "
+        f"(personal) model; the line between them has the colour of the better one.{panels_note(groups)}"
+    )
+    if any(len(group.runs) > 1 for group in groups):
+        caption += " Seeds with the same clients are averaged user by user, others stand side by side."
+    yield Drawn(Figure("user_ranks", "Who is served how well", caption), users_figure(panels))
+
+
+# from clients.parquet to arrays
+
+
+def rows_of(run: Run) -> Rows:
+    """The numbers of every client and evaluated round."""
+    names = ("round", "client", "size", "weight", "dual", "acc_global", "acc_local", "acc_personal")
+    rows = {name: column(run, name) for name in names}
+    length = len(rows["round"])
+    rows = {name: values if len(values) else np.full(length, np.nan) for name, values in rows.items()}
+    took_part = np.isfinite(rows["weight"])
+    _, place = np.unique(rows["round"], return_inverse=True)
+    total = np.bincount(place, np.where(took_part, rows["size"], 0), minlength=1)[place]
+    share = np.divide(rows["size"], total, out=np.full(length, np.nan), where=took_part & (total > 0))
+    return rows | {"share": share}
+
+
+def chosen(rows: Rows, which: NDArray[Any]) -> Rows:
+    """These rows of all columns, given by a mask or by their places."""
+    return {name: values[which] for name, values in rows.items()}
+
+
+def last_part(rows: Rows) -> Rows:
+    """Each client in the last evaluated round in which it took part."""
+    own = chosen(rows, np.isfinite(rows["weight"]))
+    _, newest = np.unique(own["client"][::-1], return_index=True)  # rows are sorted by round
+    return chosen(own, len(own["client"]) - 1 - newest)
+
+
+def in_round(rows: Rows, round: int) -> Rows:
+    """All clients in one round."""
+    return chosen(rows, rows["round"] == round)
+
+
+def last_round(rows: Rows) -> Rows:
+    """All clients at the end."""
+    return in_round(rows, rows["round"].max())
+
+
+def cloud(group: Group, choose: Callable[[Rows], Rows], x: str, y: str) -> Cloud:
+    """Two columns of the chosen rows of all runs, where both are known."""
+    found = [choose(rows_of(run)) for run in group.runs]
+    both = np.array([np.concatenate([rows[name] for rows in found]) for name in (x, y)])
+    known = both[:, np.isfinite(both).all(0)]
+    return Cloud(group.label, known[0], known[1])
+
+
+def users_of(group: Group) -> Users:
+    """Accuracies at the end; user by user over the seeds where all runs have the same users, else all of them."""
+    found = [with_test(last_round(rows_of(run))) for run in group.runs]
+    accuracies = [np.array([rows["acc_global"], own_accuracy(rows)]) for rows in found]
+    same = len({run.partition_hash for run in group.runs}) == 1 and len({len(rows["client"]) for rows in found}) == 1
+    server, own = np.mean(accuracies, axis=0) if same else np.concatenate(accuracies, axis=1)
+    return Users(server, own)
+
+
+def with_test(rows: Rows) -> Rows:
+    """The users that have test data."""
+    return chosen(rows, np.isfinite(rows["acc_global"]))
+
+
+def own_accuracy(rows: Rows) -> Floats:
+    """The personal model's, or the local model's where there is no personal one."""
+    own: Floats = np.where(np.isfinite(rows["acc_personal"]), rows["acc_personal"], rows["acc_local"])
+    return own
+
+
+def dual_rounds(groups: Sequence[Group]) -> list[int]:
+    """Rounds that all runs have evaluated: those of the paper or the nearest ones, and the last of shorter runs."""
+    evaluated = [set(column(run, "round").astype(int).tolist()) - {0} for group in groups for run in group.runs]
+    common = sorted(set.intersection(*evaluated))
+    if not common:
+        return []
+    wanted = [round for round in DUAL_ROUNDS if round <= common[-1]]
+    near = {common[int(np.abs(np.array(common) - round).argmin())] for round in wanted}
+    return sorted(near | {common[-1]} if len(near) < len(DUAL_ROUNDS) else near)

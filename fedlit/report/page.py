@@ -1,0 +1,169 @@
+"""What stands in a report and in which order; write.py makes files of it.
+
+Runs of different data sets have sections of their own; within one, every group of runs is a row.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedlit.catalogue import metric
+from fedlit.errors import require
+from fedlit.report.against import against_grid
+from fedlit.report.differences import check_reference, choose_reference
+from fedlit.report.domains import read_domains
+from fedlit.report.grids import Entry, Grid, Heading, differences_grid, domains_grid, results_grid
+from fedlit.report.papers import PaperTable, read_table
+from fedlit.report.tables import choose_metrics
+from fedlit.results import Group, Run, group_runs, mixed
+
+if TYPE_CHECKING:
+    from fedlit.report.figures import Figure
+
+FIGURES = "figures"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The runs of one data set."""
+
+    data: str
+    name: str
+    """The same in lower case without signs: part of the names of tables and folders."""
+    groups: Sequence[Group]
+    grids: Sequence[Grid]
+    runs: Grid
+    """Which runs there are."""
+    figure_folder: Path = Path(FIGURES)
+    """Inside the report's folder."""
+    remarks: Sequence[str] = ()
+    """What is missing from its tables and figures."""
+    figures: Sequence["Figure"] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that is written; `folder` is where."""
+
+    folder: Path
+    sections: Sequence[Section]
+    remarks: Sequence[str]
+    """What a reader must know before any number."""
+    metrics: Grid
+    """What each metric is."""
+    paths: dict[Path, str] = field(default_factory=dict)
+    """Each run folder as it is reached from the report's."""
+
+    @property
+    def title(self) -> str:
+        """`FedAvg, FedBC on Synthetic`, or how many there are."""
+        algorithms = list(dict.fromkeys(group.algorithm for section in self.sections for group in section.groups))
+        who = ", ".join(algorithms) if len(algorithms) <= 6 else f"{len(algorithms)} algorithms"
+        return f"{who} on {', '.join(section.data for section in self.sections)}"
+
+    @property
+    def grids(self) -> list[Grid]:
+        """All tables of results."""
+        return [grid for section in self.sections for grid in section.grids]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asked for."""
+
+    metrics: Sequence[str]
+    last: int
+    reference: str | None
+    table: PaperTable | None
+
+
+def build_report(
+    runs: Sequence[Run],
+    out: Path,
+    *,
+    against: str | None = None,
+    metrics: Sequence[str] = (),
+    last: int = 1,
+    reference: str | None = None,
+) -> Report:
+    """All tables and remarks, without figures; nothing is written."""
+    require(last >= 1, f"--last is {last}; give 1 or more evaluated rounds.")
+    table = read_table(against) if against is not None else None
+    wanted = Wanted(choose_metrics(runs, metrics), last, reference, table)
+    by_data: dict[str, list[Run]] = {}
+    for run in runs:
+        by_data.setdefault(run.data, []).append(run)
+    grouped = {data: group_runs(own) for data, own in by_data.items()}
+    check_reference([group for groups in grouped.values() for group in groups], reference)
+    remarks = [f"The runs are of different data: {', '.join(grouped)}. Each has its own tables."] * (len(grouped) > 1)
+    paths = {run.path: os.path.relpath(run.path.resolve(), out.resolve()) for run in runs}
+    sections = []
+    for data, groups in grouped.items():
+        distinct, twice = without_repetitions(groups, paths)
+        section = build_section(data, distinct, wanted)
+        if len(grouped) > 1:
+            section = replace(section, figure_folder=section.figure_folder / section.name)
+        said = [*mixed(distinct), *twice, *section.remarks]
+        remarks += [f"{data}: {remark}" for remark in said] if len(grouped) > 1 else said
+        sections.append(section)
+    return Report(out, sections, remarks, metrics_grid(wanted.metrics), paths)
+
+
+def build_section(data: str, groups: Sequence[Group], wanted: Wanted) -> Section:
+    """The tables of one data set."""
+    name = re.sub(r"[^a-z0-9]+", "-", data.lower()).strip("-") or "data"
+    metrics, last = wanted.metrics, wanted.last
+    domains = read_domains(groups, last)
+    grids = [
+        results_grid(f"{name}-results", groups, metrics, last),
+        against_grid(f"{name}-against", groups, wanted.table, domains, last) if wanted.table else None,
+        differences_grid(f"{name}-differences", groups, choose_reference(groups, wanted.reference), metrics, last),
+        domains_grid(f"{name}-domains", groups, domains, last),
+    ]
+    kept = [grid for grid in grids if grid is not None]
+    unread = ", ".join(path.name for path in domains.unread)
+    remarks = [f"Client records are missing or damaged, and so left out of all that is about users: {unread}."]
+    return Section(data, name, groups, kept, runs_grid(f"{name}-runs", groups), remarks=remarks if unread else [])
+
+
+def without_repetitions(groups: Sequence[Group], paths: Mapping[Path, str]) -> tuple[list[Group], list[str]]:
+    """Each seed of a group once, the longest run of it, and a sentence for each run that is left out."""
+    distinct, remarks = [], []
+    for group in groups:
+        by_seed: dict[tuple[int, int], Run] = {}
+        for run in sorted(group.runs, key=lambda run: -run.rounds[-1]):  # stable: the first of equals stays
+            if run.seed in by_seed:
+                kept = paths[by_seed[run.seed].path]
+                remarks.append(f"{group.label}: {paths[run.path]} has the seed of {kept} and is left out.")
+            by_seed.setdefault(run.seed, run)
+        distinct.append(replace(group, runs=[run for run in group.runs if by_seed[run.seed] is run]))
+    return distinct, remarks
+
+
+def metrics_grid(metrics: Sequence[str]) -> Grid:
+    """What each metric is."""
+    headings = [Heading(text, is_text=True) for text in ("metric", "name", "model and data")]
+    rows = [[Entry(metric(name).label), Entry(name), Entry(metric(name).definition)] for name in metrics]
+    return Grid("metrics", "What was measured", "z is the server's model, x_i that of user i.", headings, rows)
+
+
+def runs_grid(name: str, groups: Sequence[Group]) -> Grid:
+    """Which runs there are."""
+    texts = {"run folder": True, "algorithm": True, "seed": False, "data seed": False, "rounds": False}
+    headings = [Heading(text, is_text=is_text) for text, is_text in texts.items()]
+    headings += [Heading("finished", is_text=True), Heading("partition", is_text=True)]
+    rows = [
+        [
+            Entry(run.path.name, link=run.path),
+            Entry(group.label),
+            *(Entry(str(number)) for number in (*run.seed, run.rounds[-1])),
+            Entry("yes" if run.finished else "no"),
+            Entry(run.partition_hash or "unknown"),
+        ]
+        for group in groups
+        for run in group.runs
+    ]
+    return Grid(name, "Runs", "Every number above comes from these folders.", headings, rows)

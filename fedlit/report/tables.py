@@ -1,0 +1,120 @@
+"""The numbers of a report's tables: every cell keeps the runs it was computed from.
+
+A cell is a mean over the seeds of one group. What it looks like is decided elsewhere (grids.py, markdown.py, ...).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlit.errors import ConfigError, nearest
+from fedlit.results import Group, Run
+
+DEFAULT_METRICS = (
+    "global/acc",
+    "global/user_acc",
+    "local/acc",
+    "personal/acc",
+    "users/acc_min",
+    "users/acc_worst10",
+    "users/acc_var",
+    "users/gini",
+)
+"""What a table shows when nobody says otherwise, as far as the runs have it."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One run's part in a cell."""
+
+    run: Path
+    seed: tuple[int, int]
+    """Of the run and of its data."""
+    value: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A metric of one group: mean and spread over its seeds."""
+
+    row: str
+    """The group's label."""
+    column: str
+    """The metric's name."""
+    values: Sequence[Value]
+    missing: Sequence[Path] = ()
+    """Runs of the group that do not have it."""
+
+    @property
+    def n(self) -> int:
+        """Number of seeds."""
+        return len(self.values)
+
+    @property
+    def mean(self) -> float | None:
+        """Plain mean over the seeds, nan if one of them is not finite; None without any."""
+        return mean([one.value for one in self.values]) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """Standard deviation over the seeds, divided by n − 1; None with fewer than two."""
+        return deviation([one.value for one in self.values]) if self.n > 1 else None
+
+
+def mean(values: Sequence[float]) -> float:
+    """Plain mean; nan if a value is not finite."""
+    return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else math.nan
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviation of a sample of two or more: the squares are divided by n − 1."""
+    centre = mean(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+def measured(run: Run, name: str, last: int = 1) -> float | None:
+    """The metric at the end of a run: mean of its `last` newest values, or what summary.json alone has."""
+    value = run.final(name, last)
+    return value if value is not None else summary_metrics(run).get(name)
+
+
+def summary_metrics(run: Run) -> dict[str, float]:
+    """`rounds_to/0.40`, `halftime/acc` and the like; a threshold that was never reached is absent."""
+    return {
+        name: value
+        for name, value in run.summary.items()
+        if "/" in name and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+
+
+def cell_of(group: Group, name: str, last: int = 1) -> Cell:
+    """One metric of one group."""
+    found = [(run, measured(run, name, last)) for run in group.runs]
+    values = [Value(run.path, run.seed, value) for run, value in found if value is not None]
+    return Cell(group.label, name, values, [run.path for run, value in found if value is None])
+
+
+def known_metrics(runs: Sequence[Run]) -> list[str]:
+    """Names of everything that at least one run has at its end."""
+    names = [name for run in runs for name in (*run.metrics, *summary_metrics(run))]
+    return list(dict.fromkeys(names))
+
+
+def choose_metrics(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
+    """The metrics that were asked for, each once, or a sensible set of those that the runs have."""
+    known = known_metrics(runs)
+    for name in asked:
+        if name not in known:
+            raise ConfigError(
+                f"--metric {name} was not measured in any of these runs. {nearest(name, known)}"
+                f"They have: {', '.join(known)}."
+            )
+    if asked:
+        return list(dict.fromkeys(asked))
+    return [name for name in DEFAULT_METRICS if name in known and not is_repetition(runs, name)] or known[:8]
+
+
+def is_repetition(runs: Sequence[Run], name: str) -> bool:
+    """Whether the users' personal models are their local ones in every run: the same column twice tells nothing."""
+    return name == "personal/acc" and all(run.final(name) == run.final("local/acc") for run in runs)

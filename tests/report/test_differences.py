@@ -1,0 +1,93 @@
+"""Paired differences: by common seeds, with intervals from printed tables of Student's t."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from fedlit.errors import ConfigError
+from fedlit.report.differences import check_reference, choose_reference, difference, interval
+from fedlit.report.grids import differences_grid
+from fedlit.results import Group, group_runs, read_run
+from tests.report.folders import one_group, seeds, write_run
+
+
+@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (5, 2.776), (10, 2.262), (31, 2.042)])
+def test_intervals_have_the_printed_quantiles_of_student(n: int, t: float) -> None:
+    values = [0.0] * (n - 1) + [1.0]  # mean 1/n, deviation 1/√n
+    low, high = interval(values) or (math.nan, math.nan)
+    assert (low + high) / 2 == pytest.approx(1 / n)
+    assert (high - low) / 2 == pytest.approx(t / n, rel=2e-4)
+
+
+def test_fewer_than_two_values_have_no_interval() -> None:
+    assert interval([]) is None
+    assert interval([1.0]) is None
+
+
+def pair(tmp_path: Path, ours: list[float], theirs: list[float], name: str = "global/acc") -> tuple[Group, Group]:
+    group = one_group(seeds(tmp_path, name, ours, algorithm="FedBC"))
+    return group, one_group(seeds(tmp_path, name, theirs))
+
+
+def test_differences_are_taken_seed_by_seed(tmp_path: Path) -> None:
+    found = difference(*pair(tmp_path, [0.6, 0.8, 1.0], [0.5, 0.6, 0.7]), "global/acc")
+    assert [one.value for one in found.values] == pytest.approx([0.1, 0.2, 0.3])
+    assert found.interval == pytest.approx((0.2 - 4.302653 * 0.1 / math.sqrt(3), 0.2 + 4.302653 * 0.1 / math.sqrt(3)))
+
+
+def test_only_seeds_that_both_have_are_paired(tmp_path: Path) -> None:
+    found = difference(*pair(tmp_path, [0.6, 0.8, 1.0], [0.5]), "global/acc")
+    assert [one.seed for one in found.values] == [(0, 0)]
+    assert found.mean == pytest.approx(0.1)
+    assert found.verdict == "one pair"
+
+
+def test_the_seed_of_the_data_counts_too(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "a", {"global/acc": [0.5]}, data_seed=0),
+        write_run(tmp_path / "b", {"global/acc": [0.5]}, data_seed=1, algorithm="FedBC"),
+    ]
+    theirs, ours = group_runs([read_run(path) for path in paths])
+    assert difference(ours, theirs, "global/acc").verdict == "no common seed"
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "word"),
+    [
+        ("global/acc", [0.60, 0.61, 0.62], [0.5, 0.5, 0.5], "better"),
+        ("global/acc", [0.40, 0.41, 0.42], [0.5, 0.5, 0.5], "worse"),
+        ("users/gini", [0.40, 0.41, 0.42], [0.5, 0.5, 0.5], "better"),
+        ("dual/mean", [0.40, 0.41, 0.42], [0.5, 0.5, 0.5], "lower"),
+        ("global/acc", [0.1, 0.9, 0.6], [0.5, 0.5, 0.5], "not clear"),
+        ("global/acc", [0.5, 0.6, 0.7], [0.5, 0.6, 0.7], "equal"),
+    ],
+)
+def test_a_plain_word_says_what_the_interval_means(
+    tmp_path: Path, name: str, ours: list[float], theirs: list[float], word: str
+) -> None:
+    assert difference(*pair(tmp_path, ours, theirs, name), name).verdict == word
+
+
+def test_the_table_has_difference_interval_pairs_and_word(tmp_path: Path) -> None:
+    group, reference = pair(tmp_path, [0.61, 0.62, 0.63], [0.5, 0.5, 0.5])
+    grid = differences_grid("t", [reference, group], reference, ["global/acc"], 1)
+    assert grid is not None
+    (row,) = [[entry.text for entry in entries] for entries in grid.rows]
+    assert row == ["global accuracy [%]", "FedBC", "+12.00", "+9.52 to +14.48", "3", "better"]
+    assert grid.title == "Differences to FedAvg"
+
+
+def test_a_group_alone_is_compared_with_nobody(tmp_path: Path) -> None:
+    group = one_group(seeds(tmp_path, "global/acc", [0.5]))
+    assert differences_grid("t", [group], group, ["global/acc"], 1) is None
+
+
+def test_the_reference_is_the_one_named_else_fedavg_else_the_first(tmp_path: Path) -> None:
+    runs = [run for label in ("FedBC", "FedProx", "FedAvg") for run in seeds(tmp_path, "x", [1], algorithm=label)]
+    groups = group_runs(runs)
+    assert choose_reference(groups, "FedProx").label == "FedProx"
+    assert choose_reference(groups, None).label == "FedAvg"
+    assert choose_reference(groups[:2], None).label == "FedBC"
+    with pytest.raises(ConfigError, match="--reference 'FedPro' is no group. Did you mean 'FedProx'"):
+        check_reference(groups, "FedPro")
