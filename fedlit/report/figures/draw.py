@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from fedlit.errors import RunError
 from fedlit.report.figures import bars, rounds, swept, users
 from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all
-from fedlit.report.figures.look import Style, look, styles_of
+from fedlit.report.figures.look import DPI, Style, look, styles_of
 from fedlit.results import Group
 from fedlit.run import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
-
-DPI = 150
 
 
 @dataclass(frozen=True)

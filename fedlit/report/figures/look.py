@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 NARROW, WIDE = 3.3, 6.8
 """Inches: one and both columns of a paper, so that 8 points are printed as 8 points."""
+DPI = 150
 CHARACTER = 0.066
 """Inches of a letter of 8 points, on average."""
 _HANDLE, _LINE = 0.52, 0.165  # inches of a legend: a sample with what is around it, the height of a row
@@ -41,6 +42,7 @@ _RC: dict[str, Any] = {
     "axes.axisbelow": True,
     "grid.color": "#e4e4e4",
     "grid.linewidth": 0.5,
+    "figure.dpi": DPI,  # laid out as it is drawn: letters have whole pixels
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "figure.constrained_layout.w_pad": 0.06,
@@ -182,7 +184,7 @@ def printable(text: str) -> str:
 def wrapped(text: str, width: float, lines: int = 3) -> str:
     """The text in lines of so many inches, nothing in it taken for mathematics."""
     plain = printable(text)
-    letter = max(CHARACTER, inches(plain) / len(plain))
+    letter = max(CHARACTER, 1.03 * inches(plain) / len(plain))
     parts = textwrap.wrap(plain, max(8, int(width / letter)), max_lines=lines, placeholder=" …")
     shown = "\n".join(parts).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown  # a legend leaves out labels that begin with _

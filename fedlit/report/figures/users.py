@@ -16,7 +16,7 @@ DUAL_ROUNDS = (1, 50, 100, 200)
 """FedBC's Fig. 7e; a shorter run is shown at those that it has, and at its end."""
 MOST_CLOUDS = 4
 """Clouds of points that can be told apart in one panel."""
-_DUAL, _SIZE, _WEIGHT = r"dual $\lambda_i$", "training samples $n_i$", "aggregation coefficient"
+_DUAL, _SIZE, _WEIGHT = "dual λ", "training samples", "aggregation coefficient"
 _EACH = "one point for each client and seed"
 
 Rows = dict[str, Floats]
