@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedlit")
 
-SEEDS = ("seed_everything", "trainer.seed", "data.seed")
-"""Settings in which the runs of one group may differ."""
+SEEDS = ("seed_everything", "trainer.seed", "data.seed", "data.partition_hash")
+"""Settings in which the runs of one group may differ; the hash follows from the seed of the data."""
 _SHORT = ("trainer.", "model.", "data.")
 
 
@@ -193,11 +193,14 @@ def dotted(config: dict[str, Any]) -> dict[str, Any]:
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Runs by their settings without seeds, in the order in which they come."""
-    gathered: dict[str, list[Run]] = {}
+    members: list[list[Run]] = []
     for run in runs:
-        same = {name: value for name, value in run.settings.items() if name not in SEEDS}
-        gathered.setdefault(json.dumps(same, sort_keys=True, default=str), []).append(run)
-    members = list(gathered.values())
+        for group in members:
+            if belongs(run, group):
+                group.append(run)
+                break
+        else:
+            members.append([run])
     first = [group[0] for group in members]
     differing = differing_settings(first)
     labels = [label_of(run, first) for run in first]
@@ -207,6 +210,14 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
         options = {name: group[0].settings.get(name) for name in differing}
         groups.append(Group(labels[number] + twin, group, options))
     return groups
+
+
+def belongs(run: Run, group: Sequence[Run]) -> bool:
+    """Whether a run differs from a group's by its seeds alone: the same seed of the data must be the same partition."""
+    same_data = (other for other in group if other.seed[1] == run.seed[1])
+    return not differing_settings([run, group[0]]) and all(
+        other.partition_hash == run.partition_hash for other in same_data
+    )
 
 
 def differing_settings(runs: Sequence[Run]) -> list[str]:

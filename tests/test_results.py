@@ -58,6 +58,17 @@ def test_labels_are_unique_even_where_different_options_read_alike(tmp_path: Pat
     assert labels == ["FedAvg alpha=1 (1)", "FedAvg alpha=1 (2)"]
 
 
+def test_another_partition_is_the_same_experiment_only_with_another_seed_of_the_data(tmp_path: Path) -> None:
+    other = {"partition": "other", "data_options": {"partition_hash": "other"}}  # as runs from Python record it
+    runs = [
+        read_run(write_run(tmp_path / "a", {"x": [1]}, data_options={"partition_hash": "same"})),
+        read_run(write_run(tmp_path / "b", {"x": [1]}, data_seed=1, **other)),
+        read_run(write_run(tmp_path / "c", {"x": [1]}, seed=1, **other)),
+    ]
+    grouped = [[run.path.name for run in group.runs] for group in group_runs(runs)]
+    assert grouped == [["a", "b"], ["c"]]
+
+
 @pytest.mark.parametrize(
     ("change", "remark"),
     [
