@@ -12,6 +12,8 @@ from fedlit.progress import show_lines
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
     "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
+    "sweep": "search settings with a W&B sweep file, without a server: fedlit sweep synthetic_fedbc --jobs 2",
+    "compare": "several configs with several seeds in one command: fedlit compare --configs A,B --seeds 5",
     "report": "tables with seeds and intervals, and figures: fedlit report runs",
     "dashboard": "runs as one HTML file to look around in: fedlit dashboard runs",
     "workspace": "make a W&B workspace that shows users, coefficients and λ: fedlit workspace --entity NAME",
@@ -64,7 +66,11 @@ def dispatch(arguments: list[str]) -> int:
     command = import_module(f"fedlit.commands.{name}")
     parser = argparse.ArgumentParser(prog=f"fedlit {name}", description=COMMANDS[name])
     command.add_arguments(parser)
-    return int(command.main(parser.parse_args(rest)))
+    args, others = parser.parse_known_args(rest)
+    if others and "overrides" not in args:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    args.overrides = others  # sweep and compare hand them to fit
+    return int(command.main(args))
 
 
 def check_command(name: str, rest: list[str]) -> None:

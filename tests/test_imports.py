@@ -33,7 +33,7 @@ EQUALS_MAY_MEET = {0, 4, 9}
 """Levels whose parts may import each other; elsewhere they are strangers (engines and server, the algorithms)."""
 SIDE = {"data", "models", "metrics", "run"}
 """They know nothing of federation: keys, errors and places, and none of the clients."""
-HEAVY = {"PIL", "matplotlib", "pyarrow", "tensorboard", "torchvision", "wandb", "wandb_workspaces"}
+HEAVY = {"PIL", "matplotlib", "optuna", "pyarrow", "tensorboard", "torchvision", "wandb", "wandb_workspaces"}
 OUTSIDE = HEAVY - {"tensorboard"} | {"jsonargparse", "numpy", "pytorch_lightning", "rich", "scipy", "torch", "yaml"}
 
 

@@ -1,0 +1,59 @@
+"""What a sweep ranks its trials by: one number of a finished run. Defined here and in docs/sweeps.md, nowhere else.
+
+It is the best value over the evaluated rounds, the highest or the lowest as the goal says: what W&B's own search takes.
+"""
+
+import math
+from typing import Literal
+
+from fedlit.catalogue import METRICS, SUMMARY_METRICS, metric
+from fedlit.errors import ConfigError, nearest
+from fedlit.results import Run
+
+Goal = Literal["maximize", "minimize"]
+
+_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/", "min_user/acc", "max_user/acc")
+_ON_TRAINING = ("global/train_loss", "global/grad_norm2")
+
+
+def objective(run: Run, name: str, goal: Goal) -> float | None:
+    """The number, or None where the run did not measure it."""
+    _, values = run.series(name)
+    finite = [value for value in values if math.isfinite(value)]
+    if finite:
+        return best_of(finite, goal)
+    held = run.summary.get(name)  # rounds_to/0.40 and the like are there only
+    return float(held) if isinstance(held, int | float) and math.isfinite(held) else None
+
+
+def best_of(values: list[float], goal: Goal) -> float:
+    """The highest or the lowest."""
+    return max(values) if goal == "maximize" else min(values)
+
+
+def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> None:
+    """Refuse a metric that nothing will measure, before hours are spent on it."""
+    known = [*METRICS, *SUMMARY_METRICS]
+    if name not in known and not name.startswith("rounds_to/") and not has_callbacks:  # which may have metrics too
+        raise ConfigError(
+            f"metric.name is '{name}', which no run measures. {nearest(name, known)}docs/metrics.md lists all."
+        )
+    if name.startswith("val/") and not has_validation:
+        raise ConfigError(
+            f"metric.name is '{name}', but data.val_fraction is 0, so there is no validation data. Give it a "
+            "fraction, such as --data.val_fraction 0.1."
+        )
+
+
+def remarks(name: str, goal: Goal) -> list[str]:
+    """What a user should know about the choice of a metric."""
+    lines = []
+    if name.startswith(_ON_TEST) and name not in _ON_TRAINING:
+        lines.append(
+            f"{name} is measured on test data: the best trial looks better by it than it is. Choose by val/acc, and "
+            "report the test accuracy of what was chosen."
+        )
+    best = metric(name).best
+    if (best, goal) in (("max", "minimize"), ("min", "maximize")):
+        lines.append(f"The goal is to {goal} {name}, of which {'more' if best == 'max' else 'less'} is better.")
+    return lines
