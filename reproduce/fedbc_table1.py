@@ -4,7 +4,9 @@ Its five algorithms are tuned over the paper's grids on validation accuracy (one
 then run with five seeds; the other algorithms run at their papers' values, as the shipped configs have them. Results
 are kept in a JSON file as they come, so that it can be stopped and started again.
 
-    python reproduce/fedbc_table1.py --results table1.json --out docs/fedbc_table1.md
+    python reproduce/fedbc_table1.py --results table1.json
+
+docs/fedbc_table1.md holds what it printed, and what we make of it.
 """
 
 import argparse
@@ -141,7 +143,7 @@ def markdown(results: dict[str, Any], tuned: dict[tuple[str, int], dict[str, flo
     for algorithm, epochs in product((*GRIDS, ADDED, *OTHERS), EPOCHS):
         own = [one for one in jobs if (one["algorithm"], one["epochs"]) == (algorithm, epochs)]
         fixed = {key(one): one for one in own if one["data_seed"] == 0}
-        varied = [one for one in own if one["data_seed"] == one["seed"]]
+        varied = {key(one): one for one in own if one["data_seed"] == one["seed"]}
         options = ", ".join(f"{name} {value:g}" for name, value in own[0]["options"].items()) or "as in the config"
         cells = [
             "FedAvg, uniform weights" if algorithm == ADDED else algorithm,
@@ -149,7 +151,7 @@ def markdown(results: dict[str, Any], tuned: dict[tuple[str, int], dict[str, flo
             options,
             paper.get((PAPER.get(algorithm, ""), epochs), "–"),
             figure(results, list(fixed.values())),
-            figure(results, varied) if len(varied) == len(SEEDS) else "–",
+            figure(results, list(varied.values())) if len(varied) == len(SEEDS) else "–",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -163,20 +165,16 @@ def read_paper() -> dict[tuple[str, int], str]:
 
 
 def main() -> None:
-    """Tune, run, write."""
+    """Tune, run, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, required=True, help="JSON file that keeps every run's result")
-    parser.add_argument("--out", type=Path, help="Markdown file for the table; printed unless given")
     args = parser.parse_args()
     logging.getLogger("fedlit").setLevel(logging.WARNING)
     results = json.loads(args.results.read_text()) if args.results.exists() else {}
     work_off(list(tuning_jobs()), results, args.results, "tuning")
     tuned = best_options(results)
     work_off(list(table_jobs(tuned)), results, args.results, "running")
-    table = markdown(results, tuned)
-    print(table)
-    if args.out is not None:
-        RunFolder(args.out.parent).write_text(args.out, table)
+    print(markdown(results, tuned))
 
 
 if __name__ == "__main__":
