@@ -26,6 +26,7 @@ from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence
 from fedlit.engines.choose import Choice, check_same_engine, choose, make_engine
+from fedlit.evaluate import CHUNK
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History, round_columns, round_metrics
 from fedlit.measuring import MeasureOptions, Measuring
@@ -158,8 +159,7 @@ class FederatedLoop(_FitLoop):
         due = self.is_due()
         values = round_metrics(cohort, self.client) if cohort is not None else {}
         evaluated = time.perf_counter()
-        measured, records = self.measuring.evaluate(cohort, self.evaluated_model()) if due else ({}, None)
-        values |= measured
+        records = self.evaluate(cohort, values) if due else None
         now = time.perf_counter()
         if cohort is not None:
             values |= {"time/train_s": trained - started, "time/round_s": now - started}
@@ -179,6 +179,16 @@ class FederatedLoop(_FitLoop):
         self._publish(values)
         if due and cohort is not None:
             self._call_validation_hooks()
+
+    def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
+        """Measure all users; adds to the round's values and returns the record of each client."""
+        assert self.choice is not None
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.choice.evaluation_threads)
+        measured, records = self.measuring.evaluate(cohort, self.evaluated_model())
+        torch.set_num_threads(before)
+        values |= measured
+        return records
 
     def evaluated_model(self) -> dict[str, Tensor]:
         """What is measured as the global model: z, unless a callback has another."""
@@ -270,7 +280,8 @@ class FederatedLoop(_FitLoop):
             planned = client.planned_steps(self.population.sizes.numpy())
             sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
             trained = len(self.gathering.select(0).train)
-            self.choice = choose(options.request, client, planned, trained, self.max_epochs or 1, sample)
+            rounds = self.max_epochs or 1
+            self.choice = choose(options.request, client, planned, trained, rounds, sample, evaluated_rows=CHUNK)
         log.info(self.choice.line())
         self.engine = make_engine(self.choice, options.seed, data.rows)
         self._threads_before = torch.get_num_threads()

@@ -16,6 +16,7 @@ from fedlit.commands.configs import shipped_configs
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition.base import Partition
 from fedlit.errors import ConfigError, nearest
+from fedlit.experiments.sweepfile import shipped_sweeps
 from fedlit.server.optimizers import ServerOptimizer
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
@@ -30,7 +31,8 @@ KINDS = {
     "server_optimizers": ServerOptimizer,
 }
 """Name of a list -> what its public classes are."""
-LISTS = (*KINDS, "configs", "metrics")
+FILES = {"configs": shipped_configs, "sweeps": shipped_sweeps}
+LISTS = (*KINDS, *FILES, "metrics")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +54,8 @@ def main(args: argparse.Namespace) -> int:
 
 def entries(name: str) -> dict[str, str]:
     """Name -> its line."""
-    if name == "configs":
-        return {config: first_comment(path) for config, path in shipped_configs().items()}
+    if name in FILES:
+        return {file: first_comment(path) for file, path in FILES[name]().items()}
     if name == "metrics":
         known = METRICS | SUMMARY_METRICS
         return {metric: f"{entry.label}: {entry.definition}" for metric, entry in known.items()}
@@ -73,7 +75,7 @@ def first_line(documented: type) -> str:
 
 
 def first_comment(path: Path) -> str:
-    """The line with which a config begins."""
+    """The line with which a config or a sweep begins."""
     return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
 
 

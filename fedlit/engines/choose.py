@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Literal
 
@@ -45,8 +45,10 @@ class Choice:
     compiled: bool
     capacity: int
     threads: int
-    """Threads inside one operation (evaluation, and the sequential engine's steps)."""
+    """Threads inside one operation of the sequential engine's steps."""
     why: str
+    evaluation_threads: int = 1
+    """Threads inside one operation of an evaluation, whose batches are larger."""
 
     def line(self) -> str:
         """One line for the user."""
@@ -66,15 +68,36 @@ class Request:
 
 
 def choose(
-    request: Request, client: Client, planned: np.ndarray, per_round: int, rounds: int, sample: Tensor
+    request: Request,
+    client: Client,
+    planned: np.ndarray,
+    per_round: int,
+    rounds: int,
+    sample: Tensor,
+    *,
+    evaluated_rows: int = 0,
 ) -> Choice:
-    """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape."""
-    reason = not_vectorizable(client, sample)
+    """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape.
+
+    `evaluated_rows` are the rows of a pass when models are measured.
+    """
     flop = step_flop(client, sample)
+    evaluation = _threads(flop / client.batch_size * evaluated_rows)
+    return replace(_engine(request, client, planned, per_round, rounds, sample, flop), evaluation_threads=evaluation)
+
+
+def _threads(flop: float) -> int:
+    return len(os.sched_getaffinity(0)) if flop >= THREADED_FLOP else 1
+
+
+def _engine(
+    request: Request, client: Client, planned: np.ndarray, per_round: int, rounds: int, sample: Tensor, flop: float
+) -> Choice:
+    reason = not_vectorizable(client, sample)
     steps = rounds * per_round * float(planned.mean())
     seconds = steps * (STEP_S + flop / FLOP_S)
     work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
-    threads = len(os.sched_getaffinity(0)) if flop >= THREADED_FLOP else 1
+    threads = _threads(flop)
     one_lane = one_eager_lane(client)
     no_compiler = one_lane or client.not_compilable() or missing_compiler()
     compiled = no_compiler is None and request.compiled is not False
