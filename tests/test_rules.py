@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedlit import MLP, Client, Dual, FedAvg, FedBC, FederatedTrainer, FixedSampler, LeNet, Samples, Softmax, TensorData
 from fedlit.errors import ConfigError
+from fedlit.measuring import MeasureOptions
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.server.sampling import Sampler, SizeSampler, UniformSampler
 from fedlit.server.weights import Weighting
@@ -34,6 +35,7 @@ def check(
     clients_per_round: int = 2,
     sampler: Sampler | None = None,
     weighting: Weighting | None = None,
+    measures: MeasureOptions | None = None,
 ) -> None:
     """`check_run` on something that works, unless told otherwise."""
     check_run(
@@ -43,6 +45,7 @@ def check(
         clients_per_round=clients_per_round,
         sampler=sampler or UniformSampler(),
         weighting=weighting or Samples(),
+        measures=measures or MeasureOptions(),
     )
 
 
@@ -198,3 +201,25 @@ def test_a_model_that_is_no_client_is_refused() -> None:
 def test_data_that_are_no_federated_data_are_refused(data: Any) -> None:
     with pytest.raises(ConfigError, match="FederatedDataModule.*wrap your arrays in TensorData"):
         FederatedTrainer(enable_progress_bar=False).fit(FedAvg(Softmax(FEATURES, CLASSES)), datamodule=data)
+
+
+# what is measured
+
+
+class Passing(TensorData):
+    """Clients that are new in every round."""
+
+    is_fresh = True
+
+
+def test_the_objective_over_all_clients_is_refused_where_clients_pass() -> None:
+    rows = torch.arange(8)
+    data = Passing(torch.randn(8, FEATURES), rows % CLASSES, rows // 4)
+    data.setup()
+    with pytest.raises(ConfigError, match="trainer.extra_metrics asks for global/train_loss"):
+        check(data=data, clients_per_round=2, measures=MeasureOptions(("global/train_loss",)))
+
+
+def test_an_extra_metric_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'global/grad_norm2'"):
+        FederatedTrainer(extra_metrics=["global/grad_norm"])
