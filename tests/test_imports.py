@@ -34,7 +34,7 @@ EQUALS_MAY_MEET = {0, 4, 9}
 SIDE = {"data", "models", "metrics", "run"}
 """They know nothing of federation: keys, errors and places, and none of the clients."""
 HEAVY = {"PIL", "matplotlib", "optuna", "pyarrow", "tensorboard", "torchvision", "wandb", "wandb_workspaces"}
-OUTSIDE = HEAVY - {"tensorboard"} | {"jsonargparse", "numpy", "pytorch_lightning", "rich", "scipy", "torch", "yaml"}
+OUTSIDE = HEAVY - {"tensorboard"} | {"jsonargparse", "numpy", "pytorch_lightning", "rich", "torch", "yaml"}
 
 
 def module_of(path: Path) -> str:

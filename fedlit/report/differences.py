@@ -56,13 +56,34 @@ class Difference(Cell):
 
 def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
     """Student-t confidence interval of the mean of a sample; None with fewer than two values."""
-    from scipy.special import stdtrit  # type: ignore[import-untyped]  # SciPy ships no types
-
     n = len(values)
     if n < 2:
         return None
-    half = float(stdtrit(n - 1, (1 + level) / 2)) * deviation(values) / math.sqrt(n)
+    half = t_quantile(n - 1, level) * deviation(values) / math.sqrt(n)
     return mean(values) - half, mean(values) + half
+
+
+def t_quantile(freedom: int, level: float) -> float:
+    """The t with P(|T| <= t) = level for so many degrees of freedom, by halving the angle atan(t / √freedom).
+
+    Our own: where SciPy is installed, torchmetrics imports a second's worth of it at every start.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):
+        angle = (low + high) / 2
+        low, high = (angle, high) if t_mass(freedom, angle) < level else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def t_mass(freedom: int, angle: float) -> float:
+    """P(|T| <= √freedom tan(angle)): a finite sum of powers of the cosine (Abramowitz, Stegun, 26.7.3 and 26.7.4)."""
+    odd, cosine = freedom % 2, math.cos(angle)
+    term = cosine if odd else 1.0
+    total = 0.0
+    for power in range(1 + odd, freedom, 2):
+        total += term
+        term *= cosine**2 * power / (power + 1)
+    return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
 def difference(group: Group, reference: Group, name: str, last: int = 1) -> Difference:

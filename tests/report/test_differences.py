@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedlit.errors import ConfigError
-from fedlit.report.differences import check_reference, choose_reference, difference, interval
+from fedlit.report.differences import check_reference, choose_reference, difference, interval, t_quantile
 from fedlit.report.grids import differences_grid
 from fedlit.results import Group, group_runs, read_run
 from tests.report.folders import one_group, seeds, write_run
@@ -91,3 +91,10 @@ def test_the_reference_is_the_one_named_else_fedavg_else_the_first(tmp_path: Pat
     assert choose_reference(groups[:2], None).label == "FedBC"
     with pytest.raises(ConfigError, match="--reference 'FedPro' is no group. Did you mean 'FedProx'"):
         check_reference(groups, "FedPro")
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 30, 101])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.999])
+def test_quantiles_of_student_are_scipys(freedom: int, level: float) -> None:
+    special = pytest.importorskip("scipy.special")
+    assert t_quantile(freedom, level) == pytest.approx(float(special.stdtrit(freedom, (1 + level) / 2)), rel=1e-9)
