@@ -7,7 +7,7 @@ from fedlit import _torchvision as _torchvision  # isort: skip  # first: Lightni
 from fedlit.algorithms.centralized import Centralized
 from fedlit.algorithms.ditto import Ditto
 from fedlit.algorithms.fedavg import FedAvg
-from fedlit.algorithms.fedbc import FedBC
+from fedlit.algorithms.fedbc import Dual, FedBC
 from fedlit.algorithms.fedbcd import FedBCD
 from fedlit.algorithms.fedbcdi import FedBCDI
 from fedlit.algorithms.feddyn import FedDyn
@@ -35,7 +35,7 @@ from fedlit.models import MLP, CharLSTM, DigitNet, LeNet, ResNet18, ResNet20, So
 from fedlit.server.base import ServerCallback
 from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedlit.server.sampling import AllSampler, FixedSampler, SizeSampler, UniformSampler
-from fedlit.server.weights import QFFL, Dual, ExpAlpha, Samples, Uniform
+from fedlit.server.weights import QFFL, ExpAlpha, Samples, Uniform
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ClientStates
 from fedlit.step import Batch, Personal, Phase
 from fedlit.trainer import FederatedTrainer

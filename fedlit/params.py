@@ -66,3 +66,8 @@ def under_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:
     """The inverse: the entries below `prefix.`, without it."""
     start = f"{prefix}."
     return {name[len(start) :]: value for name, value in params.items() if name.startswith(start)}
+
+
+def per_client(values: Tensor, like: Tensor) -> Tensor:
+    """(clients,) -> a shape that broadcasts over a stacked tensor."""
+    return values.view(-1, *[1] * (like.dim() - 1))

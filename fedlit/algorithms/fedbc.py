@@ -15,17 +15,23 @@ the new dual); local training starts from z, for which the paper's reductions to
 where the duals of a cohort sum to 0, `fallback_weights` hold for that round.
 """
 
+import logging
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
+from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
+from fedlit.cohort import Cohort
 from fedlit.errors import require
-from fedlit.server.dual import DualAscent
-from fedlit.server.weights import Dual
+from fedlit.server.base import ServerCallback
+from fedlit.server.weights import Weighed, Weighting, find_weighting, normalise
 from fedlit.states import RECEIVED, StateSpec
 from fedlit.step import Batch, Phase
+
+log = logging.getLogger("fedlit")
 
 
 class FedBC(Client):
@@ -97,7 +103,7 @@ class FedBC(Client):
         """One solve, from the received model or the client's own."""
         return [Phase(start="local" if self.start_from == "local" else "received")]
 
-    def server_callbacks(self) -> list[DualAscent]:
+    def server_callbacks(self) -> list[ServerCallback]:
         """Eq. 11 and the tolerance's step."""
         return [
             DualAscent(
@@ -110,7 +116,7 @@ class FedBC(Client):
             )
         ]
 
-    def weighting(self) -> Dual:
+    def weighting(self) -> Weighting:
         """Eq. 13."""
         return Dual(fallback=self.fallback_weights)
 
@@ -118,3 +124,77 @@ class FedBC(Client):
         """Down z; up x_i, n_i and λ_i."""
         down, up = super().traffic()
         return down, up + 1
+
+
+def dual_ascent(dual: Tensor, slope: Tensor, lr: float, low: float, high: float) -> Tensor:
+    """P[dual + lr slope] on [low, high]; the Lagrangian's slope is distance - tolerance."""
+    return (dual + lr * slope).clamp(low, high)
+
+
+def tolerance_step(tolerance: Tensor, dual: Tensor, lr: float) -> Tensor:
+    """tolerance + lr dual: gradient descent on the Lagrangian, whose derivative is -dual."""
+    return tolerance + lr * dual
+
+
+class DualAscent(ServerCallback):
+    """Moves `dual` and `tolerance` of the cohort; reads the new x_i and the received z.
+
+    Args:
+        lr: α: step size of the dual variables.
+        low: lower end of their range.
+        high: upper end of their range.
+        tolerance_lr: step size of the tolerances; 0 keeps them fixed.
+        tolerance_uses: which dual moves the tolerance, the old or the new one.
+        momentum: of the dual steps; each client's own, kept as `dual_velocity`.
+    """
+
+    role = "dual"
+
+    def __init__(
+        self,
+        *,
+        lr: float,
+        low: float = 0.0,
+        high: float = inf,
+        tolerance_lr: float = 0.0,
+        tolerance_uses: Literal["old", "new"] = "old",
+        momentum: float = 0.0,
+    ) -> None:
+        self.momentum = momentum
+        self.lr, self.low, self.high = lr, low, high
+        self.tolerance_lr = tolerance_lr
+        self.tolerance_uses = tolerance_uses
+
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """Both steps start from the values of the round's beginning, unless tolerance_uses is `new`."""
+        dual, tolerance = cohort.state["dual"], cohort.state["tolerance"]
+        distance = cohort.distances
+        slope = distance - tolerance
+        if self.momentum:
+            slope = cohort.state["dual_velocity"] = self.momentum * cohort.state["dual_velocity"] + slope
+        moved = dual_ascent(dual, slope, self.lr, self.low, self.high)
+        cohort.state["dual"] = moved
+        chosen = moved if self.tolerance_uses == "new" else dual
+        cohort.state["tolerance"] = tolerance_step(tolerance, chosen, self.tolerance_lr)
+
+
+@dataclass
+class Dual(Weighting):
+    """dual_i / sum dual: by dual variable.
+
+    Args:
+        fallback: weighting of a round in which the duals sum to 0 or are not finite.
+    """
+
+    fallback: Literal["samples", "uniform"] = "samples"
+    name = "dual"
+    needs_state = ("dual",)
+
+    def weigh(self, cohort: Cohort) -> Weighed:
+        """By the cohort's updated dual variables."""
+        dual = cohort.state["dual"].double() * cohort.reports
+        total = float(dual.sum())
+        if total > 0 and total < float("inf"):
+            return Weighed(normalise(dual, cohort.reports))
+        log.info(f"Round {cohort.round + 1}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
+        return find_weighting(self.fallback).weigh(cohort)

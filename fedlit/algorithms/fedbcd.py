@@ -14,14 +14,15 @@ printed rate); K_i counts mini-batch steps (`local_unit: epoch`). Kept per clien
 from typing import Any, Literal
 
 import numpy as np
+from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.local import ExtrapolatedSGD
-from fedlit.server.base import ServerCallback
-from fedlit.server.blocks import BlockAverage
+from fedlit.params import scale, subtract
+from fedlit.server.base import ServerCallback, latest_models
 from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
 
@@ -107,3 +108,33 @@ class FedBCD(Client):
     def server_callbacks(self) -> list[ServerCallback]:
         """The server's step over all clients."""
         return [BlockAverage(prox=self.prox, lr=self.server_lr, form=self.server_sum)]
+
+
+class BlockAverage(ServerCallback):
+    """Replaces the pseudo-gradient by lr * sum_i γ (z - x_i), divided by sum_i γ in the mean form.
+
+    Args:
+        prox: γ.
+        lr: η_z.
+        form: mean or sum.
+        model: which of the clients' models: x_i (local), or the one that each sent last (reported).
+    """
+
+    role = "blocks"
+    uses_initial = True
+
+    def __init__(
+        self,
+        *,
+        prox: float,
+        lr: float,
+        form: Literal["mean", "sum"] = "mean",
+        model: Literal["local", "reported"] = "local",
+    ) -> None:
+        self.prox, self.lr, self.form, self.model = prox, lr, form, model
+
+    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """z - mean of all x_i, times its factor."""
+        z = {name: value.detach() for name, value in client.net.named_parameters()}
+        factor = self.lr * (self.prox * cohort.population if self.form == "sum" else 1.0)
+        cohort.pseudo_gradient = scale(subtract(z, latest_models(trainer, cohort, self.model)), factor)

@@ -17,14 +17,17 @@ pull of a round have the same K_i.
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit.algorithms.fedbcd import FedBCD
+from fedlit.algorithms.fedbcd import BlockAverage, FedBCD
+from fedlit.client import Client
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import require
 from fedlit.local import ExtrapolatedSGD
+from fedlit.params import per_client
 from fedlit.server.base import ServerCallback
-from fedlit.server.blocks import BlockAverage, OfflineRounds
 from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
 
@@ -112,3 +115,27 @@ class FedBCDI(FedBCD):
         if self.server_over == "active":
             return [count]
         return [count, BlockAverage(prox=self.prox, lr=self.server_lr, model="reported")]
+
+
+class OfflineRounds(ServerCallback):
+    """Counts the rounds that clients train without contact, and notes what was sent.
+
+    Args:
+        reset_momentum: let the momentum of those who report start anew.
+    """
+
+    role = "offline"
+
+    def __init__(self, *, reset_momentum: bool = False) -> None:
+        self.reset_momentum = reset_momentum
+
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """One more for who trained, 0 for who reports."""
+        trained = cohort.state["offline"] + (cohort.steps > 0)
+        cohort.state["offline"] = torch.where(cohort.reports, torch.zeros_like(trained), trained)
+        for name, value in cohort.params.items():
+            reports = per_client(cohort.reports, value)
+            if f"reported.{name}" in cohort.state:
+                cohort.state[f"reported.{name}"] = torch.where(reports, value, cohort.state[f"reported.{name}"])
+            if self.reset_momentum:
+                cohort.memory[name] = torch.where(reports, value, cohort.memory[name])

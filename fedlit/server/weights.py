@@ -26,6 +26,8 @@ class Weighed(NamedTuple):
 class Weighting:
     """Base of the weightings."""
 
+    name: str = ""
+    """Its name in configs; without one it is given as an object or by its class."""
     needs_state: tuple[str, ...] = ()
     """Client states that it reads; an algorithm without them is refused."""
     needs: frozenset[str] = frozenset()
@@ -39,6 +41,8 @@ class Weighting:
 class Samples(Weighting):
     """n_i / sum n: by training samples."""
 
+    name = "samples"
+
     def weigh(self, cohort: Cohort) -> Weighed:
         """By size."""
         return Weighed(normalise(cohort.sizes, cohort.reports))
@@ -47,30 +51,11 @@ class Samples(Weighting):
 class Uniform(Weighting):
     """1 / S: all the same."""
 
+    name = "uniform"
+
     def weigh(self, cohort: Cohort) -> Weighed:
         """All the same."""
         return Weighed(normalise(torch.ones(len(cohort.clients)), cohort.reports))
-
-
-@dataclass
-class Dual(Weighting):
-    """dual_i / sum dual: by dual variable.
-
-    Args:
-        fallback: weighting of a round in which the duals sum to 0 or are not finite.
-    """
-
-    fallback: Literal["samples", "uniform"] = "samples"
-    needs_state = ("dual",)
-
-    def weigh(self, cohort: Cohort) -> Weighed:
-        """By the cohort's updated dual variables."""
-        dual = cohort.state["dual"].double() * cohort.reports
-        total = float(dual.sum())
-        if total > 0 and total < float("inf"):
-            return Weighed(normalise(dual, cohort.reports))
-        log.info(f"Round {cohort.round + 1}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
-        return find_weighting(self.fallback).weigh(cohort)
 
 
 @dataclass
@@ -86,6 +71,7 @@ class QFFL(Weighting):
     q: float = 1.0
     lipschitz: float | None = None
     sample_weighted: bool = False
+    name = "q_ffl"
     needs = frozenset({"risk_received"})
 
     def weigh(self, cohort: Cohort) -> Weighed:
@@ -110,6 +96,7 @@ class ExpAlpha(Weighting):
 
     alpha: float = 0.2
     size_factor: Literal["both", "prefactor", "none"] = "both"
+    name = "exp_alpha"
     needs = frozenset({"risk_received", "risk_trained"})
 
     def __post_init__(self) -> None:
@@ -137,22 +124,25 @@ def normalise(values: Tensor, reports: Tensor) -> Tensor:
     return values / values.sum()
 
 
-_BY_NAME: dict[str, type[Weighting]] = {
-    "samples": Samples,
-    "uniform": Uniform,
-    "dual": Dual,
-    "q_ffl": QFFL,
-    "exp_alpha": ExpAlpha,
-}
+def named_weightings() -> dict[str, type[Weighting]]:
+    """Every weighting that has a name, an algorithm's own and a user's among them."""
+    found: dict[str, type[Weighting]] = {}
+    waiting = [Weighting]
+    while waiting:
+        kind = waiting.pop(0)
+        waiting += kind.__subclasses__()
+        found |= {kind.name: kind} if kind.name else {}
+    return found
 
 
 def find_weighting(weighting: str | Weighting) -> Weighting:
     """A weighting from its name in configs, or itself."""
     if isinstance(weighting, Weighting):
         return weighting
-    if weighting not in _BY_NAME:
-        known = ", ".join(_BY_NAME)
+    known = named_weightings()
+    if weighting not in known:
         raise ConfigError(
-            f"trainer.weights is '{weighting}', which is no weighting. {nearest(weighting, _BY_NAME)}Known: {known}."
+            f"trainer.weights is '{weighting}', which is not a weighting. {nearest(weighting, known)}"
+            f"Known: {', '.join(known)}."
         )
-    return _BY_NAME[weighting]()
+    return known[weighting]()

@@ -36,9 +36,9 @@ from fedlit import (
     Uniform,
     UniformSampler,
 )
+from fedlit.algorithms.feddyn import DynamicRegularization
+from fedlit.algorithms.scaffold import ControlVariates
 from fedlit.cohort import Selection
-from fedlit.server.control import ControlVariates
-from fedlit.server.dynamic import DynamicRegularization
 from fedlit.server.weights import Weighting
 from tests.problems import CLASSES, FEATURES, SIZES, kept_rows, largest_difference, run, tiny_net, weights_of
 from tests.server import make_cohort

@@ -134,5 +134,5 @@ def test_weighting_that_is_given_is_taken_as_it_is() -> None:
 
 
 def test_mistyped_weighting_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match="'sample', which is no weighting. Did you mean 'samples'"):
+    with pytest.raises(ConfigError, match="'sample', which is not a weighting. Did you mean 'samples'"):
         find_weighting("sample")

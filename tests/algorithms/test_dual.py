@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlit import Cohort, FedBC, FederatedTrainer, Softmax
-from fedlit.server.dual import DualAscent, dual_ascent, tolerance_step
+from fedlit.algorithms.fedbc import DualAscent, dual_ascent, tolerance_step
 from tests.problems import run, tiny_net
 from tests.server import make_cohort
 
