@@ -15,7 +15,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.loggers import WandbLogger
 
-from fedlit.errors import ResumeError
+from fedlit.errors import ResumeError, RunError
 from fedlit.loop import FederatedLoop
 from fedlit.run import RunFolder
 
@@ -63,6 +63,15 @@ class RunCheckpoint(Checkpoint):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The end, or an interrupt: always a checkpoint."""
         self.save(trainer)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """A run that fails keeps its last finished round; one that is stopped at once is not held up."""
+        if isinstance(exception, KeyboardInterrupt) or not loop_of(trainer).history.rows:
+            return
+        try:
+            self.save(trainer)
+        except RunError as error:  # the disk may be what failed: what ended the run is said, not this
+            log.warning(str(error))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """The W&B run's id: a resumed run continues its own curve."""

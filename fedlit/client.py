@@ -338,8 +338,8 @@ class Client(LightningModule):
         return output
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The server's optimiser, over z: Lightning saves and restores it."""
-        return self.trainer.build_server_optimizer(self.net.parameters())  # type: ignore[attr-defined,no-any-return]
+        """The server's optimiser, over z: Lightning saves and restores it. Not to be overridden."""
+        return self.trainer.loop.open_server()  # type: ignore[attr-defined,no-any-return]
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Lightning's log, refused inside a local step."""

@@ -7,6 +7,7 @@ import torch
 
 from fedlit.cohort import Cohort
 from fedlit.errors import DivergedError
+from fedlit.params import Params
 
 _ADVICE = "No checkpoint holds this round. Lower model.lr, or set model.clip, and start anew."
 
@@ -35,6 +36,18 @@ def check_divergence(cohort: Cohort, first_risk: float | None, factor: float) ->
             client=who,
         )
     return first
+
+
+def check_server(model: Params, number: int) -> None:
+    """Raise DivergedError where the server's step left the finite numbers."""
+    if not all(np.isfinite(value.numpy()).all() for value in model.values() if value.is_floating_point()):
+        raise DivergedError(
+            f"Round {number}: the server's model is not finite after its step, though every client's is. No checkpoint "
+            "holds this round. Lower the rate of trainer.server_optimizer, or look at a callback that changes the "
+            "pseudo-gradient, and continue with --resume or start anew.",
+            round=number,
+            client=None,
+        )
 
 
 def first_not_finite(cohort: Cohort) -> int | None:

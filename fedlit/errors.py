@@ -9,7 +9,8 @@ FedlitError
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class FedlitError(Exception):
@@ -43,6 +44,16 @@ class DivergedError(FedlitError):
         super().__init__(message)
         self.round = round
         self.client = client
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Say where an error happened; its type stays, so that whoever waits for it still catches it."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(f"fedlit: this happened {where}.")
+        raise
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

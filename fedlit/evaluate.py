@@ -50,9 +50,8 @@ class Evaluator:
         finally:
             net.train()
 
-    def global_model(self, model: Mapping[str, Tensor] | None = None) -> tuple[dict[str, float], UserScores]:
-        """The metrics of the global model, z unless given, and its scores on every user's own test."""
-        model = self.client.net.state_dict() if model is None else model
+    def global_model(self, model: Mapping[str, Tensor]) -> tuple[dict[str, float], UserScores]:
+        """The metrics of the global model, and its scores on every user's own test."""
         losses, hits = self._score(model, self._rows)
         own_hits, own_losses = (by_user(part[self._own], self._owners, len(self.counts)) for part in (hits, losses))
         users = UserScores(own_hits, own_losses, self.counts)
@@ -117,6 +116,17 @@ class Evaluator:
             chunks = (self.data.rows(self.data.store, chunk) for chunk in torch.split(rows, CHUNK))
             parts = [self.client.score(model, x, y) for x, y in chunks]
         return torch.cat([losses for losses, _ in parts]), torch.cat([hits for _, hits in parts])
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads inside an operation, while this lasts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def user_metrics(users: UserScores) -> dict[str, float]:

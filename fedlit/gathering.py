@@ -14,7 +14,7 @@ from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
 from fedlit.server.sampling import Sampler
-from fedlit.states import ClientStates
+from fedlit.server.server import Server
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,6 @@ class Gathering:
     Args:
         client: the algorithm.
         population: the clients and their samples.
-        states: what clients keep between rounds.
-        initial: z^0.
         options: who is drawn, and how many.
     """
 
@@ -45,23 +43,19 @@ class Gathering:
         self,
         client: Client,
         population: FederatedDataModule | Pooled,
-        states: ClientStates,
-        initial: Params,
         options: RoundOptions,
     ) -> None:
         self.client = client
         self.population = population
-        self.states = states
-        self.initial = initial
         self.options = options
         self._stream = Stream()
 
-    def cohort(self, round: int, z: Params) -> Cohort:
+    def cohort(self, round: int, server: Server) -> Cohort:
         """Who trains, what they received, what they kept."""
         client = self.client
         selection = self.select(round)
         chosen, reporting = selection.train, set(selection.report)
-        received, buffers = self.received(z, chosen)
+        received, buffers = self.received(server, chosen)
         sizes = self.population.sizes[chosen]
         cohort = Cohort(
             round=round,
@@ -73,13 +67,13 @@ class Gathering:
             lr=client.rate(round),
             received=received,
             received_buffers=buffers,
-            state=self.states.rows(chosen, client.initial_rows(client.state_spec(), received, self.initial)),
-            sent=client.initial_rows(client.sent_spec(), received, self.initial),
+            state=server.states.rows(chosen, client.initial_rows(client.state_spec(), received, server.initial)),
+            sent=client.initial_rows(client.sent_spec(), received, server.initial),
             own=client.own_tensors,
         )
         cohort.steps = self.steps(cohort, "local_work")
         if client.keep_optimizer:
-            cohort.memory = self.kept_memory(cohort)
+            cohort.memory = self.kept_memory(cohort, server)
         return cohort
 
     def select(self, round: int) -> Selection:
@@ -90,14 +84,13 @@ class Gathering:
         generator = self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
         return self.client.select(drawn, len(sizes), generator)
 
-    def received(self, z: Params, chosen: list[int]) -> tuple[Params, Params]:
+    def received(self, server: Server, chosen: list[int]) -> tuple[Params, Params]:
         """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
-        params = expand(z, len(chosen))
-        buffers = expand(clone(dict(self.client.net.named_buffers())), len(chosen))
+        params, buffers = expand(server.z, len(chosen)), expand(clone(server.buffers), len(chosen))
         if not self.client.own_tensors:
             return params, buffers
         own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
-        rows = params | buffers | under_prefix("own", self.states.rows(chosen, with_prefix("own", own)))
+        rows = params | buffers | under_prefix("own", server.states.rows(chosen, with_prefix("own", own)))
         return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
 
     def steps(self, cohort: Cohort, work_method: str) -> Tensor:
@@ -106,8 +99,8 @@ class Gathering:
         planned = self.client.planned_steps(cohort.sizes.numpy())
         return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator))
 
-    def kept_memory(self, cohort: Cohort) -> Params:
+    def kept_memory(self, cohort: Cohort, server: Server) -> Params:
         """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
         start, _ = cohort.start_of(self.client.phases()[0].start)
         fresh = with_prefix("memory", self.client.local_optimizer().init(start))
-        return under_prefix("memory", self.states.rows(cohort.clients, fresh))
+        return under_prefix("memory", server.states.rows(cohort.clients, fresh))

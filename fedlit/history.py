@@ -147,7 +147,11 @@ class History:
     def add(self, round: int, values: dict[str, float]) -> None:
         """The row of a round."""
         self.rounds.append(round)
-        self.rows.append({name: value for name, value in values.items() if value == value})
+        self.rows.append(self.row(values))
+
+    def row(self, values: dict[str, float]) -> dict[str, float]:
+        """Only what is a number."""
+        return {name: value for name, value in values.items() if value == value}
 
     def check(self, values: dict[str, float]) -> None:
         """Columns are fixed when a run starts: an undeclared metric would be lost without a word."""

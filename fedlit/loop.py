@@ -1,14 +1,15 @@
 """FederatedLoop: one advance() is one round. The only file that touches Lightning's protected names.
 
 It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints find what they expect; one Lightning
-*epoch* is one *round*. What it saves is always the state at a round's end: a round changes nothing that is saved until
-`commit`, and a checkpoint that is asked for inside a round is written at its end.
+*epoch* is one *round*. A round is a transaction: all that is saved changes together, in `commit`, or not at all. So a
+checkpoint always holds the state at a round's end; one that is asked for inside a round is written at its end.
 `tests/test_loop_contract.py` names every protected name that is used here.
 """
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -18,25 +19,27 @@ from pytorch_lightning.callbacks import Timer
 from pytorch_lightning.loops.fit_loop import _FitLoop
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
-from fedlit.divergence import check_divergence
+from fedlit.divergence import check_divergence, check_server
 from fedlit.engines.choose import Choice, check_same_engine, choose, make_engine
-from fedlit.evaluate import CHUNK
+from fedlit.errors import located
+from fedlit.evaluate import CHUNK, threads
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History, round_columns, round_metrics
 from fedlit.measuring import MeasureOptions, Measuring
-from fedlit.params import Params, clone, with_prefix
+from fedlit.params import load, with_prefix
 from fedlit.run import RunFolder
-from fedlit.server.aggregate import averaged_buffers, pseudo_gradient, server_step
+from fedlit.server.aggregate import averaged_buffers, pseudo_gradient
 from fedlit.server.base import ServerCallback
-from fedlit.server.weights import Weighting
+from fedlit.server.server import Server
+from fedlit.server.weights import Weighting, check_weights
 from fedlit.states import INITIAL, ClientStates
 from fedlit.step import Phase
+from fedlit.stopping import Stopping
 from fedlit.users import UserModels
 
 log = logging.getLogger("fedlit")
@@ -67,13 +70,12 @@ class FederatedLoop(_FitLoop):
         self.weighting: Weighting | None = None
         self.folder: RunFolder | None = None
         self.rounds_done = 0
-        self.interrupted = False
+        self.stopping = Stopping()
         self.in_round = False
         self.states = ClientStates()
         self.history = History()
         self.best = Best()
         self.first_risk: float | None = None
-        self.initial: Params = {}
         self.choice: Choice | None = None
         self._ready = False
         self._postponed: list[Callable[[], None]] = []
@@ -81,18 +83,42 @@ class FederatedLoop(_FitLoop):
     # ---- one round -------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """One round. If it fails before `commit`, nothing that is saved has changed."""
+        """One round: the whole of it, or nothing."""
+        try:
+            with self.transaction():
+                values = self.play_round()
+        except StopIteration as error:  # Lightning would take it for the end of the run
+            raise RuntimeError(f"Round {self.rounds_done + 1} raised StopIteration.") from error
+        self._publish(values)
+        if self.is_due(self.rounds_done):
+            self._call_validation_hooks()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A round that fails before its `commit` leaves the state of the last finished round."""
+        before, first_risk = self.server.snapshot(), self.first_risk
         self.in_round = True
         try:
-            self.play_round()
+            yield
+        except BaseException:
+            if self.in_round:
+                self._postponed.clear()
+                self.server.restore(before)
+                self.show_model()
+                self.states.discard()
+                self.measuring.forget()
+                self.first_risk = first_risk
+                if self.folder is not None:
+                    self.folder.forget_clients_after(self.rounds_done if self.history.rows else -1)
+            raise
         finally:
             self.in_round = False
 
-    def play_round(self) -> None:
-        """The phases of a round, in order."""
+    def play_round(self) -> dict[str, float]:
+        """The phases of a round, in order; returns its metrics."""
         started = time.perf_counter()
-        z = self.global_params()
-        cohort = self.gathering.cohort(self.rounds_done, z)
+        server, number = self.server, self.rounds_done + 1
+        cohort = self.gathering.cohort(self.rounds_done, server)
         data = self.population.load(cohort.round, cohort.clients)
         evaluator, received = self.measuring.evaluator, cohort.received | cohort.received_buffers
         if "risk_received" in self.needs:
@@ -108,12 +134,14 @@ class FederatedLoop(_FitLoop):
             cohort.risk_trained = evaluator.risks(cohort.params | cohort.buffers, data.train)
         self.call("on_cohort_trained", cohort)
         step = self.weigh(cohort)
-        cohort.pseudo_gradient = pseudo_gradient(z, cohort, step)
+        cohort.pseudo_gradient = pseudo_gradient(server.z, cohort, step)
         self.call("on_pseudo_gradient", cohort)
-        call._call_callback_hooks(self.trainer, "on_before_optimizer_step", self.trainer.optimizers[0])
-        self.commit(cohort)
+        call._call_callback_hooks(self.trainer, "on_before_optimizer_step", server.optimizer)
+        self.step(cohort)
         self.call("on_server_step_end", cohort)
-        self.measure(cohort, started, trained)
+        values, records = self.measure(cohort, started, trained)
+        self.commit(number, values, records)
+        return values
 
     def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
         """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
@@ -132,31 +160,31 @@ class FederatedLoop(_FitLoop):
     def weigh(self, cohort: Cohort) -> float:
         """Fill the cohort's weights; returns the length of the server's step."""
         assert self.weighting is not None
-        weighed = self.weighting.weigh(cohort)
+        with located(f"in round {cohort.round + 1}, in the weighting {type(self.weighting).__name__}"):
+            weighed = self.weighting.weigh(cohort)
+        check_weights(weighed, cohort, self.weighting)
         cohort.weights = weighed.weights
         return weighed.step * self.client.server_lr
 
-    def commit(self, cohort: Cohort) -> None:
-        """z moves, the cohort's rows are kept, the round counts: nothing that is saved changes before or between."""
-        kept = frozenset() if self.client.average_kept else cohort.own
-        gradient = {k: torch.zeros_like(v) if k in kept else v for k, v in cohort.pseudo_gradient.items()}
-        server_step(self.client.net, self.trainer.optimizers[0], gradient)
-        buffers = averaged_buffers(cohort)
-        for name, buffer in self.client.net.named_buffers():
-            if name not in kept:
-                buffer.copy_(buffers[name])
+    def step(self, cohort: Cohort) -> None:
+        """z moves and the cohort's rows are kept, until the round is committed or undone."""
+        server = self.server
+        fixed = frozenset() if self.client.average_kept else cohort.own
+        with located(f"in round {cohort.round + 1}, in the server's optimiser {type(server.optimizer).__name__}"):
+            server.step(cohort.pseudo_gradient, averaged_buffers(cohort), fixed=fixed)
+        check_server(server.model, cohort.round + 1)
         rows = dict(cohort.state) | with_prefix("memory", cohort.memory)
         rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.own})
         if self.keeps_local_models or "local" in self.client.state_spec():
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
         self.states.update(cohort.clients, rows)
         self.measuring.changed(cohort.clients)
-        self.rounds_done += 1
-        self._count_round()
 
-    def measure(self, cohort: Cohort | None, started: float, trained: float) -> None:
-        """Metrics of the round, to the history, the run folder, callbacks and loggers."""
-        due = self.is_due()
+    def measure(
+        self, cohort: Cohort | None, started: float, trained: float
+    ) -> tuple[dict[str, float], dict[str, Any] | None]:
+        """Metrics of the round, and the record of each client where it is evaluated."""
+        due = cohort is None or self.is_due(cohort.round + 1)
         values = round_metrics(cohort, self.client) if cohort is not None else {}
         evaluated = time.perf_counter()
         records = self.evaluate(cohort, values) if due else None
@@ -169,33 +197,34 @@ class FederatedLoop(_FitLoop):
             self.call("on_users_measured", cohort, records)
         self.call("on_round_metrics", cohort, values)
         self.history.check(values)
-        self.history.add(self.rounds_done, values)
-        self.best.offer(self.rounds_done, values, self.client.net.state_dict())
-        if self.folder is not None:
-            self.folder.append_metrics(self.rounds_done, self.history.rows[-1])
-            if records is not None:
-                self.folder.append_clients(self.rounds_done, records)
-        self.in_round = False  # all that belongs to this round is in place: a checkpoint may be written
-        self._publish(values)
-        if due and cohort is not None:
-            self._call_validation_hooks()
+        return values, records
 
     def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
         assert self.choice is not None
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.choice.evaluation_threads)
-        measured, records = self.measuring.evaluate(cohort, self.evaluated_model())
-        torch.set_num_threads(before)
+        with threads(self.choice.evaluation_threads):
+            measured, records = self.measuring.evaluate(cohort, self.server.measured)
         values |= measured
         return records
 
-    def evaluated_model(self) -> dict[str, Tensor]:
-        """What is measured as the global model: z, unless a callback has another."""
-        model = self.client.net.state_dict()
-        for callback in self._server_callbacks():
-            model |= callback.evaluated_model()
-        return model
+    def commit(self, number: int, values: dict[str, float], records: dict[str, Any] | None) -> None:
+        """The round counts. What can fail comes first; the rest is not interrupted, not even by a second Ctrl-C."""
+        if self.folder is not None:
+            if records is not None:
+                self.folder.append_clients(number, records)
+            self.folder.append_metrics(number, self.history.row(values))
+        with self.stopping.held():
+            self.show_model()
+            self.states.commit()
+            self.history.add(number, values)
+            self.best.offer(number, values, self.client.net.state_dict())
+            self.rounds_done = number
+            self._count_rounds()
+            self.in_round = False  # all that belongs to this round is in place: a checkpoint may be written
+
+    def show_model(self) -> None:
+        """Put the model that is measured into the client's net: that is what users, exports and checkpoints find."""
+        load(self.client.net, self.server.measured)
 
     # ---- what a round needs ----------------------------------------------------------------------------------------
 
@@ -213,14 +242,17 @@ class FederatedLoop(_FitLoop):
         assert isinstance(data, FederatedDataModule)
         return data
 
-    def global_params(self) -> Params:
-        """z, copied: what is trained in place must never be the anchor."""
-        return clone(dict(self.client.net.named_parameters()))
+    def open_server(self) -> torch.optim.Optimizer:
+        """The server, with the net's weights as z^0; returns its optimiser, which Lightning saves and restores."""
+        build = self.trainer.server_optimizer.build  # type: ignore[attr-defined]  # FederatedTrainer's
+        sizes, callbacks = self.data.sizes, self._server_callbacks()
+        self.server = Server(self.client.net, build, callbacks, sizes=sizes, states=self.states)
+        return self.server.optimizer
 
-    def is_due(self) -> bool:
-        """Whether the state after `rounds_done` rounds is evaluated: every eval_every rounds, and the last."""
-        last = self.rounds_done == self.max_epochs or self._time_is_up()
-        return self.rounds_done % self.options.eval_every == 0 or last
+    def is_due(self, number: int) -> bool:
+        """Whether the state after so many rounds is evaluated: every eval_every rounds, and the last."""
+        last = number == self.max_epochs or self._time_is_up()
+        return number % self.options.eval_every == 0 or last
 
     def _time_is_up(self) -> bool:
         """Whether Lightning's max_time ends the run with this round, which is then the last."""
@@ -229,8 +261,9 @@ class FederatedLoop(_FitLoop):
 
     def call(self, hook: str, *args: Any) -> None:
         """Call a hook of every server callback, in order."""
-        for callback in self._server_callbacks():
-            getattr(callback, hook)(self.trainer, self.client, *args)
+        for callback in self.server.callbacks:
+            with located(f"in round {self.rounds_done + 1}, in {hook} of {type(callback).__name__}"):
+                getattr(callback, hook)(self.trainer, self.client, *args)
 
     def _server_callbacks(self) -> list[ServerCallback]:
         return [callback for callback in self._callbacks() if isinstance(callback, ServerCallback)]
@@ -269,12 +302,10 @@ class FederatedLoop(_FitLoop):
         self.population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
         self.needs = client.needs.union(
             self.weighting.needs if self.weighting is not None else (),
-            *(callback.needs for callback in self._server_callbacks()),
+            *(callback.needs for callback in self.server.callbacks),
         )
-        if not self.initial:
-            self.initial = self.global_params()
-        models = UserModels.of(client, self.states, self.initial, keeps_local=self.keeps_local_models)
-        self.gathering = Gathering(client, self.population, self.states, self.initial, options)
+        models = UserModels.of(client, self.server, keeps_local=self.keeps_local_models)
+        self.gathering = Gathering(client, self.population, options)
         self.measuring = Measuring(client, data, models, self.measures)
         if self.choice is None:
             planned = client.planned_steps(self.population.sizes.numpy())
@@ -288,7 +319,7 @@ class FederatedLoop(_FitLoop):
         torch.set_num_threads(self.choice.threads)
         self.history.columns = [
             *round_columns(client, self.measuring.parts),
-            *(name for callback in self._server_callbacks() for name in callback.metrics),
+            *(name for callback in self.server.callbacks for name in callback.metrics),
         ]
         if self.folder is not None:
             self.folder.start_metrics(self.history.columns, self.history.numbered())
@@ -297,7 +328,7 @@ class FederatedLoop(_FitLoop):
     @property
     def done(self) -> bool:
         """Also after an interrupt: the round was finished, the run can be resumed."""
-        return self.interrupted or super().done
+        return self.stopping.asked or super().done
 
     def reset(self) -> None:
         """Nothing to rewind: a run always continues at a round's beginning."""
@@ -306,9 +337,12 @@ class FederatedLoop(_FitLoop):
     def on_run_start(self) -> None:
         """Measure the initial model first: row 0 of every file and logger."""
         super().on_run_start()
-        if self.rounds_done == 0 and not self.history.rows:
+        if not self.history.rows:
             now = time.perf_counter()
-            self.measure(None, now, now)
+            with self.transaction():
+                values, records = self.measure(None, now, now)
+                self.commit(0, values, records)
+            self._publish(values)
 
     def on_advance_start(self) -> None:
         """Lightning's epoch-start hooks, without loaders."""
@@ -328,7 +362,7 @@ class FederatedLoop(_FitLoop):
         try:
             super().on_advance_end()
         except SIGTERMException:
-            self.interrupted = True
+            self.stopping.asked = True
         finally:
             self.epoch_loop._batches_that_stepped -= 1
 
@@ -342,11 +376,12 @@ class FederatedLoop(_FitLoop):
         """The state at a round's end."""
         return {
             "rounds": self.rounds_done,
+            "server": self.server.state_dict(),
             "clients": self.states.state_dict(),
             "history": self.history.state_dict(),
             "best": self.best.state_dict(),
             "first_risk": self.first_risk,
-            "initial": self.initial if self.uses_initial else {},
+            "initial": self.server.initial if self.uses_initial else {},
             "personal": asdict(self.client.personal_model()),
             "stopped_of": self.max_epochs if self.trainer.should_stop else None,
             "engine": {"choice": asdict(self.choice), "request": asdict(self.options.request)} if self.choice else None,
@@ -355,11 +390,12 @@ class FederatedLoop(_FitLoop):
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
         """Continue after `rounds` rounds; all of Lightning's counters say the same."""
         self.rounds_done = rounds = state_dict["rounds"]
+        self.server.load_state_dict(state_dict["server"])
+        self.server.initial = state_dict["initial"] or self.server.initial
         self.states.load_state_dict(state_dict["clients"])
         self.history.load_state_dict(state_dict["history"])
         self.best.load_state_dict(state_dict["best"])
         self.first_risk = state_dict["first_risk"]
-        self.initial = state_dict["initial"]
         # A run that a callback ended early is finished, unless more rounds are asked for than it was given.
         self.trainer.should_stop = state_dict["stopped_of"] == self.max_epochs
         if state_dict["engine"] is not None:
@@ -367,18 +403,18 @@ class FederatedLoop(_FitLoop):
             self.choice = Choice(**state_dict["engine"]["choice"])
         counters = {"ready": rounds, "started": rounds, "processed": rounds, "completed": rounds}
         self.epoch_progress.load_state_dict({"total": counters, "current": counters})
-        self.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.rounds_done
-        self.epoch_loop._batches_that_stepped = self.rounds_done
+        self._count_rounds()
+        self.show_model()
 
     @property
     def uses_initial(self) -> bool:
         """Whether a client that takes part for the first time later on still needs z^0."""
-        return INITIAL in self.client.state_spec().values() or any(c.uses_initial for c in self._server_callbacks())
+        return INITIAL in self.client.state_spec().values() or any(c.uses_initial for c in self.server.callbacks)
 
-    def _count_round(self) -> None:
+    def _count_rounds(self) -> None:
         """global_step = rounds: ModelCheckpoint skips a save when it has not moved."""
-        self.epoch_loop.manual_optimization.optim_step_progress.total.completed += 1
-        self.epoch_loop._batches_that_stepped += 1
+        self.epoch_loop.manual_optimization.optim_step_progress.total.completed = self.rounds_done
+        self.epoch_loop._batches_that_stepped = self.rounds_done
 
     def _publish(self, values: dict[str, float]) -> None:
         """To callbacks (callback_metrics) and loggers, with the round as explicit step."""

@@ -64,6 +64,11 @@ class Measuring:
             for client in clients:
                 kept.pop(client, None)
 
+    def forget(self) -> None:
+        """Measure every user again: scores of a round that failed are not those of the models that are kept."""
+        for kept in self._kept.values():
+            kept.clear()
+
     def evaluate(self, cohort: Cohort | None, model: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
         """The metrics of the round, for this global model, and the record of each client."""
         with self.evaluator.evaluating():

@@ -6,7 +6,7 @@ A *stacked* dict has the client as the first dimension of every tensor.
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 Params = dict[str, Tensor]
 
@@ -71,3 +71,11 @@ def under_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:
 def per_client(values: Tensor, like: Tensor) -> Tensor:
     """(clients,) -> a shape that broadcasts over a stacked tensor."""
     return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copy values into the module's own parameters and buffers; aliases nothing."""
+    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    with torch.no_grad():
+        for name, value in tensors.items():
+            own[name].copy_(value)

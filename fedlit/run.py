@@ -159,6 +159,10 @@ class RunFolder:
         copies = {name: np.array(values, _DTYPES.get(name, "float64")) for name, values in columns.items()}
         self._evaluated.append({"round": rounds} | copies)
 
+    def forget_clients_after(self, round: int) -> None:
+        """Drop remembered rounds that did not come to their end."""
+        self._evaluated = [columns for columns in self._evaluated if (columns["round"] <= round).all()]
+
     def flush_clients(self) -> None:
         """Write the remembered rounds as one part; to be called before every checkpoint."""
         import pyarrow

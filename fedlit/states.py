@@ -4,6 +4,7 @@ Rows are kept only for clients that were touched; scalars and whole models alike
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -24,12 +25,26 @@ RECEIVED, INITIAL, ZEROS = ModelRow
 StateSpec = dict[str, float | ModelRow]
 
 
+@dataclass(frozen=True)
+class _Before:
+    """What an update replaced: who had rows, of which names, and those that it changed."""
+
+    clients: int
+    names: frozenset[str]
+    slots: Tensor
+    rows: dict[str, Tensor]
+
+
 class ClientStates:
-    """Named rows per client, stored densely in the order of first participation."""
+    """Named rows per client, stored densely in the order of first participation.
+
+    An `update` can be taken back (`discard`) until it is settled (`commit`).
+    """
 
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
         self._rows: dict[str, Tensor] = {}
+        self._before: _Before | None = None
 
     @property
     def touched(self) -> list[int]:
@@ -65,12 +80,30 @@ class ClientStates:
 
     def update(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         """Store the stacked rows of these clients; everyone else is untouched."""
+        assert self._before is None, "the last update was neither settled nor taken back"
+        known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
+        held = {name: self._rows[name][known] for name in rows if name in self._rows}
+        self._before = _Before(len(self._slots), frozenset(self._rows), known, held)
         for client in clients:
             self._slots.setdefault(client, len(self._slots))
         slots = torch.tensor([self._slots[client] for client in clients])
         for name, value in rows.items():
             self._reserve(name, value)
             self._rows[name][slots] = value.detach().to(self._rows[name].dtype)
+
+    def commit(self) -> None:
+        """The last update stands."""
+        self._before = None
+
+    def discard(self) -> None:
+        """Take the last update back, if there is one that is not settled."""
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        self._slots = dict(list(self._slots.items())[: before.clients])
+        self._rows = {name: value for name, value in self._rows.items() if name in before.names}
+        for name, value in before.rows.items():
+            self._rows[name][before.slots] = value
 
     def _reserve(self, name: str, like: Tensor) -> None:
         """Grow by doubling, so that a run that meets its clients one by one copies each row twice at most."""

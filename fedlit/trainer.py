@@ -1,21 +1,15 @@
 """FederatedTrainer: arguments to objects. What happens in a round is in `loop.py`."""
 
 import logging
-import signal
-import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
-import torch
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import Checkpoint, ProgressBar
 from pytorch_lightning.loggers import Logger
-from torch import nn
 
 from fedlit.checkpoint import RunCheckpoint, find_checkpoint
 from fedlit.client import Client
@@ -25,6 +19,7 @@ from fedlit.engines.choose import EngineName, Request, check_same_engine
 from fedlit.errors import ConfigError, RunError, nearest, require
 from fedlit.gathering import RoundOptions
 from fedlit.history import EXTRA_METRICS
+from fedlit.initial import InitialWeights, draw_initial_weights
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
 from fedlit.progress import RoundProgressBar, show_lines
@@ -63,6 +58,7 @@ class FederatedTrainer(Trainer):
         finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
         finetune_on: which of a user's data that step is taken on; FedBC's protocol is test.
         seed: governs initial weights, cohorts and batches (data.seed governs the data).
+        initial_weights: drawn by the net's layers from the seed, whenever it was built, or those that the net brings.
         run: folder for metrics, client records, checkpoints and summary; none unless given.
         resume: continue the run in that folder.
         overwrite: start anew where that folder holds a run.
@@ -97,6 +93,7 @@ class FederatedTrainer(Trainer):
         finetune_lr: float | None = None,
         finetune_on: AdaptOn = "train",
         seed: int = 0,
+        initial_weights: InitialWeights = "seed",
         run: str | Path | None = None,
         resume: bool = False,
         overwrite: bool = False,
@@ -153,7 +150,7 @@ class FederatedTrainer(Trainer):
             default_root_dir=default_root_dir,
             profiler=profiler,
         )
-        self.seed = seed
+        self.seed, self.initial_weights = seed, initial_weights
         self.clients_per_round, self.eval_every = clients_per_round, eval_every
         self.sampler = find_sampler(sampler)
         self.weights = weights
@@ -206,7 +203,9 @@ class FederatedTrainer(Trainer):
         self.loop.weighting = weighting
         if self.folder is not None:
             ckpt_path = self._open_folder(self.folder, client, data) or ckpt_path
-        with stop_after_the_round(self.loop):
+        if self.initial_weights == "seed" and ckpt_path is None:
+            draw_initial_weights(client.net, self.seed)
+        with self.loop.stopping.listening():
             super().fit(client, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
         if self.folder is not None:
             self._close_folder(self.folder)
@@ -214,7 +213,7 @@ class FederatedTrainer(Trainer):
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C or SIGTERM ended the run; it can be resumed."""
-        return self.loop.interrupted
+        return self.loop.stopping.asked
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -225,7 +224,7 @@ class FederatedTrainer(Trainer):
         data = loop.data
         return {
             "rounds": loop.rounds_done,
-            "finished": loop.rounds_done >= (self.max_epochs or 0) or (self.should_stop and not loop.interrupted),
+            "finished": loop.rounds_done >= (self.max_epochs or 0) or (self.should_stop and not loop.stopping.asked),
             **summarise(loop.history, loop.best, loop.rounds_done, self.rounds_to),
             "algorithm": type(loop.client).__name__,
             "data": type(data).__name__,
@@ -245,10 +244,6 @@ class FederatedTrainer(Trainer):
         """Lightning's, but never of a half-done round: inside a round it is written at the round's end."""
         save = super().save_checkpoint
         self.loop.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
-
-    def build_server_optimizer(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """The server's optimiser over z."""
-        return self.server_optimizer.build(params)
 
     def _open_folder(self, folder: RunFolder, client: Client, data: FederatedDataModule) -> Path | None:
         """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
@@ -307,23 +302,3 @@ def quiet_lightning() -> None:
     """Devices, tips and the like are not worth a user's lines; warnings still come through."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-@contextmanager
-def stop_after_the_round(loop: FederatedLoop) -> Iterator[None]:
-    """The first Ctrl-C ends the run at the round's end; a second one at once (the last checkpoint stays good)."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-
-    def finish_the_round(signum: int, frame: FrameType | None) -> None:
-        loop.interrupted = True
-        signal.signal(signal.SIGINT, before)
-        log.info("Stopping after this round; press Ctrl-C again to stop at once.")
-
-    signal.signal(signal.SIGINT, finish_the_round)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.params import Params
+from fedlit.server.server import Server
 from fedlit.states import INITIAL, ClientStates
 
 
@@ -40,16 +41,16 @@ class UserModels:
         self._names = list(z())
 
     @classmethod
-    def of(cls, client: Client, states: ClientStates, initial: Params, *, keeps_local: bool) -> "UserModels":
-        """The models of a run; `initial` is z^0."""
+    def of(cls, client: Client, server: Server, *, keeps_local: bool) -> "UserModels":
+        """The models of a run."""
         name = client.personal_model().model
         starts_there = client.state_spec().get(name) is INITIAL
         return cls(
-            client.net.state_dict,
-            states,
+            lambda: server.model,
+            server.states,
             personal=name,
             own=client.own_tensors,
-            untouched=initial if starts_there else None,
+            untouched=server.initial if starts_there else None,
             keeps_local=keeps_local,
         )
 

@@ -33,6 +33,7 @@ def tiny_net(seed: int = 3) -> Softmax:
 def run(client: Client, data: TensorData | None = None, **trainer: Any) -> FederatedTrainer:
     """Train in float64 without a progress bar; three of four clients a round and five rounds unless given."""
     options: dict[str, Any] = {"rounds": 5, "clients_per_round": 3, "engine": "sequential", "precision": "64-true"}
+    options["initial_weights"] = "net"
     fitted = FederatedTrainer(**(options | trainer), enable_progress_bar=False)
     fitted.fit(client, datamodule=data or tiny_data())
     return fitted
@@ -40,7 +41,7 @@ def run(client: Client, data: TensorData | None = None, **trainer: Any) -> Feder
 
 def weights_of(trainer: FederatedTrainer) -> dict[str, Tensor]:
     """z at the end of a run."""
-    return {name: value.detach().clone() for name, value in trainer.loop.client.net.named_parameters()}
+    return {name: value.detach().clone() for name, value in trainer.loop.server.params.items()}
 
 
 def largest_difference(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:

@@ -22,7 +22,7 @@ from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.local import ExtrapolatedSGD
 from fedlit.params import scale, subtract
-from fedlit.server.base import ServerCallback, latest_models
+from fedlit.server.base import ServerCallback
 from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
 
@@ -135,6 +135,5 @@ class BlockAverage(ServerCallback):
 
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """z - mean of all x_i, times its factor."""
-        z = {name: value.detach() for name, value in client.net.named_parameters()}
         factor = self.lr * (self.prox * cohort.population if self.form == "sum" else 1.0)
-        cohort.pseudo_gradient = scale(subtract(z, latest_models(trainer, cohort, self.model)), factor)
+        cohort.pseudo_gradient = scale(subtract(self.server.z, self.server.latest_models(cohort, self.model)), factor)

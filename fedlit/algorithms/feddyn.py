@@ -21,7 +21,7 @@ from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.params import Params, per_client, subtract, weighted_mean, with_prefix
-from fedlit.server.base import ServerCallback, latest_models
+from fedlit.server.base import ServerCallback
 from fedlit.states import INITIAL, ZEROS, StateSpec
 from fedlit.step import Batch
 
@@ -104,8 +104,7 @@ class DynamicRegularization(ServerCallback):
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """Each client's own α."""
         if self.scale_alpha:
-            average = trainer.loop.data.sizes.double().mean()  # type: ignore[attr-defined]  # FederatedTrainer's
-            scale = average / cohort.sizes
+            scale = self.server.sizes.double().mean() / cohort.sizes
             cohort.sent["prox"] = self.alpha * scale.to(cohort.sent["prox"].dtype)
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
@@ -131,7 +130,7 @@ class DynamicRegularization(ServerCallback):
         if self.eval_model == "cohort_mean":
             self.evaluated = weighted_mean(cohort.params, cohort.reports / cohort.reports.sum())
         elif self.eval_model == "all_mean":
-            self.evaluated = latest_models(trainer, cohort)
+            self.evaluated = self.server.latest_models(cohort)
 
     def evaluated_model(self) -> Params:
         """The mean that is measured instead of z, from the first round on."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
-from fedlit.params import Params, clone, dot, subtract
+from fedlit.params import Params, dot, subtract
 from fedlit.server.base import ServerCallback
 from fedlit.states import ZEROS, StateSpec
 from fedlit.step import Batch
@@ -79,7 +79,7 @@ class LastMove(ServerCallback):
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """G / (lr K_i) goes out with the model; zeros in the first round."""
-        self._before = clone(dict(client.net.named_parameters()))
+        self._before = self.server.z
         ways = cohort.rate_sums.clamp(min=cohort.lr)  # a client without steps divides by one
         for name, value in self.move.items():
             stacked = value / ways.to(value.dtype).view(-1, *[1] * value.dim())
@@ -87,7 +87,7 @@ class LastMove(ServerCallback):
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """The move of this round, whatever optimiser made it."""
-        self.move = subtract(self._before, clone(dict(client.net.named_parameters())))
+        self.move = subtract(self._before, self.server.z)
 
     def state_dict(self) -> dict[str, Any]:
         """G."""

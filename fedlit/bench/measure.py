@@ -272,11 +272,14 @@ class CountingLoop(FederatedLoop):
     round_s = 0.0
     round_steps = 0
 
-    def measure(self, cohort: Cohort | None, started: float, trained: float) -> None:
+    def measure(
+        self, cohort: Cohort | None, started: float, trained: float
+    ) -> tuple[dict[str, float], dict[str, Any] | None]:
         """Only what a benchmark needs; there is no cohort before the first round."""
         if cohort is not None:
             self.round_s = time.perf_counter() - started
             self.round_steps = int(cohort.steps.sum())
+        return {}, None
 
 
 class Stopwatch(ServerCallback):

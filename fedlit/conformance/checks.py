@@ -13,7 +13,17 @@ from torch import Tensor
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.client import Client
 from fedlit.cohort import Cohort
-from fedlit.conformance.problem import LOCAL, ROUNDS, ReversedSampler, everything, largest_gap, tiny_net, trained
+from fedlit.conformance.problem import (
+    LOCAL,
+    ROUNDS,
+    ReversedSampler,
+    everything,
+    largest_gap,
+    new_trainer,
+    tiny_data,
+    tiny_net,
+    trained,
+)
 from fedlit.params import clone
 from fedlit.server.base import ServerCallback
 
@@ -102,10 +112,7 @@ def resumes_exactly(make: Make, trainer: dict[str, Any]) -> Measured:
 
 def continued(client: Client, path: Path, options: dict[str, Any]) -> Any:
     """A run that goes on from a checkpoint."""
-    from fedlit.conformance.problem import tiny_data
-    from fedlit.trainer import FederatedTrainer
-
-    trainer = FederatedTrainer(**options, precision="64-true", enable_progress_bar=False, logger=False)
+    trainer = new_trainer(**options)
     trainer.fit(client, datamodule=tiny_data(), ckpt_path=path)
     return trainer
 

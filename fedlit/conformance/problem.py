@@ -45,9 +45,15 @@ class ReversedSampler(UniformSampler):
 def trained(client: Client, **options: Any) -> FederatedTrainer:
     """A few rounds with three of the four clients; sequential unless asked otherwise."""
     given: dict[str, Any] = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential"}
-    trainer = FederatedTrainer(**(given | options), precision="64-true", enable_progress_bar=False, logger=False)
+    trainer = new_trainer(**(given | options))
     trainer.fit(client, datamodule=tiny_data())
     return trainer
+
+
+def new_trainer(**options: Any) -> FederatedTrainer:
+    """In float64, from the weights that the net brings, without a word."""
+    silent: dict[str, Any] = {"enable_progress_bar": False, "logger": False}
+    return FederatedTrainer(**options, **silent, precision="64-true", initial_weights="net")
 
 
 def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
@@ -55,7 +61,7 @@ def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
     states = trainer.loop.states
     kept = states.state_dict()["rows"]
     rows = {f"{name} of {client}": states.row(name, client) for name in kept for client in states.touched}
-    return {**{f"z.{name}": value for name, value in trainer.loop.client.net.state_dict().items()}, **rows}
+    return {**{f"z.{name}": value for name, value in trainer.loop.server.model.items()}, **rows}
 
 
 def largest_gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:

@@ -8,7 +8,7 @@ from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
 from fedlit.keys import Purpose, torch_seed
 from fedlit.local import LocalOptimizer
-from fedlit.params import Params, clone, row
+from fedlit.params import Params, clone, load, row
 from fedlit.step import Batch, Batches, Phase, StepOutput, state_name
 
 
@@ -16,8 +16,7 @@ class SequentialEngine(Engine):
     """One client after the other, with ordinary autograd."""
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
-        """Train each client in the client's own net, then put the server's model back."""
-        server = clone(client.net.state_dict())
+        """Train each client in the client's own net, which is scratch space."""
         context = client.context(cohort)
         start, held = cohort.start_of(phase.start)
         optimizer, memory = self.memory_of(client, cohort, phase, start)
@@ -35,7 +34,6 @@ class SequentialEngine(Engine):
             memories.append(left)
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
-        load(client.net, server)
         cohort.params, cohort.buffers, cohort.losses = stack(trained), stack(buffers), torch.stack(losses)
         cohort.memory = stack(memories)
         return cohort
@@ -100,11 +98,3 @@ def gradients(output: StepOutput, params: Params) -> Params:
 def stack(rows: list[Params]) -> Params:
     """One tensor per name, with the client as first dimension."""
     return {name: torch.stack([own[name] for own in rows]) for name in rows[0]}
-
-
-def load(module: torch.nn.Module, tensors: Params) -> None:
-    """Copy values into the module's own parameters and buffers; aliases nothing."""
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
-    with torch.no_grad():
-        for name, value in tensors.items():
-            own[name].copy_(value)

@@ -5,7 +5,7 @@ only renumbers channels); option B projections are followed by BatchNorm; weight
 """
 
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -93,14 +93,22 @@ class ResNet18(nn.Module):
     def __init__(self, num_classes: int = 10) -> None:
         super().__init__()
         require(num_classes >= 1, f"ResNet18.num_classes is {num_classes}; give 1 or more.")
-        from torchvision.models import resnet18  # type: ignore[import-untyped]  # here: start-up time; it has no hints
+        self.resnet = _torchvisions(num_classes)
 
-        self.resnet = resnet18(num_classes=num_classes)
+    def reset_parameters(self) -> None:
+        """torchvision's own initialisation, drawn anew."""
+        self.resnet.load_state_dict(_torchvisions(self.resnet.fc.out_features).state_dict())
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (rows, classes) of pictures (rows, 3, height, width)."""
         logits: Tensor = self.resnet(x)
         return logits
+
+
+def _torchvisions(num_classes: int) -> Any:
+    from torchvision.models import resnet18  # type: ignore[import-untyped]  # here: start-up time; it has no hints
+
+    return resnet18(num_classes=num_classes)
 
 
 def _shortcut(width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool) -> nn.Module:

@@ -1,7 +1,7 @@
 """From trained clients to the pseudo-gradient that the server optimiser steps along."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedlit.cohort import Cohort
 from fedlit.params import Params, scale, subtract, weighted_mean
@@ -11,14 +11,6 @@ def pseudo_gradient(global_params: Params, cohort: Cohort, step: float) -> Param
     """step * (z - sum_i w_i x_i)."""
     moved = subtract(global_params, weighted_mean(cohort.params, cohort.weights))
     return moved if step == 1 else scale(moved, step)
-
-
-def server_step(net: nn.Module, optimizer: torch.optim.Optimizer, gradient: Params) -> None:
-    """Let the server's optimiser move z along the pseudo-gradient."""
-    for name, parameter in net.named_parameters():
-        parameter.grad = gradient[name].to(parameter.dtype)
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def averaged_buffers(cohort: Cohort) -> Params:

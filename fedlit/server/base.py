@@ -6,14 +6,16 @@ so `state_dict` / `load_state_dict` carry what the server keeps.
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pytorch_lightning import Callback, Trainer
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.params import Params
+
+if TYPE_CHECKING:
+    from fedlit.server.server import Server
 
 log = logging.getLogger("fedlit")
 
@@ -24,10 +26,12 @@ class ServerCallback(Callback):
     In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
     control variates; may change `cohort.state`), on_pseudo_gradient (may change `cohort.pseudo_gradient`),
     on_server_step_end (z has moved, the cohort's rows are kept), on_users_measured (on evaluated rounds),
-    on_round_metrics (may add to `metrics`).
-    Change a state of your own (`state_dict`) in on_server_step_end: a round that fails before it leaves all as it was.
+    on_round_metrics (may add to `metrics`). The round counts after the last of them.
+    A round that fails in any of them leaves the state that `state_dict` gives as the last finished round left it.
     """
 
+    server: "Server"
+    """The server that it works for, from the start of a run: `server.z`, `server.latest_models(cohort)` …"""
     metrics: tuple[str, ...] = ()
     """Names that on_round_metrics adds: the columns of metrics.csv are fixed when a run starts."""
     role: str | None = None
@@ -37,7 +41,7 @@ class ServerCallback(Callback):
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
 
     uses_initial: bool = False
-    """Whether it reads z^0 (`latest_models`), which checkpoints then keep."""
+    """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""
 
     def evaluated_model(self) -> Params:
         """Parameters that are measured as the global model instead of z; empty for z itself."""
@@ -64,22 +68,6 @@ class ServerCallback(Callback):
         self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]
     ) -> None:
         """The round is measured; more numbers may be added. `cohort` is None for the initial model."""
-
-
-def latest_models(trainer: Trainer, cohort: Cohort, state: str = "local") -> Params:
-    """The mean of the last models of ALL clients, this round's included; z^0 for those that never trained."""
-    current = cohort.params if state == "local" else cohort.model(state)
-    loop = trainer.loop  # type: ignore[attr-defined]  # FederatedTrainer's
-    states, present = loop.states, set(cohort.clients)
-    absent = [client for client in states.touched if client not in present]
-    never = cohort.population - len(absent) - len(present)
-    mean: Params = {}
-    for name, value in current.items():
-        total = value.double().sum(0) + never * loop.initial[name].double()
-        if absent:
-            total = total + torch.stack([states.row(f"{state}.{name}", client) for client in absent]).double().sum(0)
-        mean[name] = (total / cohort.population).to(value.dtype)
-    return mean
 
 
 def merge_callbacks(own: Sequence[ServerCallback], users: Sequence[Callback]) -> list[Callback]:

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -116,6 +117,32 @@ class ExpAlpha(Weighting):
         return Weighed(normalise(prefactor * (exponent - exponent.max()).exp(), cohort.reports))
 
 
+def check_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> None:
+    """Weights are shares of the reporting clients; anything else is the weighting's mistake, and is said so."""
+    weights, reports = weighed.weights.numpy(), cohort.reports.numpy()
+    if weights.shape != reports.shape:
+        wrong = f"gave {weights.size} weights for {reports.size} clients"
+    elif not np.isfinite(weights).all() or not np.isfinite(weighed.step):
+        wrong = f"gave weights {_shown(weights)} with a step of {weighed.step:g}: not all are finite"
+    elif (weights < 0).any():
+        wrong = f"gave weights {_shown(weights)}: one is below 0"
+    elif weights[~reports].any():
+        wrong = f"gave weights {_shown(weights)}: a client that does not report has one"
+    elif abs(weights.sum() - 1) > 1e-6:
+        wrong = f"gave weights {_shown(weights)}, which sum to {weights.sum():g}"
+    else:
+        return
+    raise ConfigError(
+        f"Round {cohort.round + 1}: the weighting {type(weighting).__name__} {wrong}. Weights must be finite, 0 or "
+        "more, and sum to 1 over the reporting clients; fedlit.server.weights.normalise does that."
+    )
+
+
+def _shown(weights: np.ndarray) -> str:
+    shown = ", ".join(f"{weight:.4g}" for weight in weights[:6])
+    return f"({shown}{', …' if weights.size > 6 else ''})"
+
+
 def normalise(values: Tensor, reports: Tensor) -> Tensor:
     """Values over their sum, in float64, 0 for clients that do not report."""
     values = values.double() * reports
@@ -131,7 +158,8 @@ def named_weightings() -> dict[str, type[Weighting]]:
     while waiting:
         kind = waiting.pop(0)
         waiting += kind.__subclasses__()
-        found |= {kind.name: kind} if kind.name else {}
+        if vars(kind).get("name"):  # its own: a subclass is another weighting
+            found.setdefault(kind.name, kind)
     return found
 
 

@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlit.server.aggregate import averaged_buffers, pseudo_gradient, server_step
+from fedlit import ClientStates
+from fedlit.server.aggregate import averaged_buffers, pseudo_gradient
 from fedlit.server.optimizers import SGD
+from fedlit.server.server import Server
 from tests.server import make_cohort
 
 WEIGHTS = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
@@ -15,6 +17,10 @@ WEIGHTS = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
 def net() -> nn.Linear:
     torch.manual_seed(1)
     return nn.Linear(4, 3).double()
+
+
+def server(rate: float = 1.0) -> Server:
+    return Server(net(), SGD(lr=rate).build, [], sizes=torch.ones(3), states=ClientStates())
 
 
 def z_of(net: nn.Module) -> dict[str, Tensor]:
@@ -48,13 +54,12 @@ def test_pseudo_gradient_of_clients_that_stayed_is_exactly_zero() -> None:
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_server_sgd_moves_z_its_rate_of_the_way_to_the_mean(rate: float) -> None:
-    moving = net()
-    z = z_of(moving)
-    gradient = pseudo_gradient(z, make_cohort(params=trained(), weights=WEIGHTS), 1.0)
-    server_step(moving, SGD(lr=rate).build(moving.parameters()), gradient)
+    moving = server(rate)
+    z = moving.z
+    moving.step(pseudo_gradient(z, make_cohort(params=trained(), weights=WEIGHTS), 1.0), {})
     for name, mean in mean_of(trained()).items():
         expected = (1 - rate) * z[name].numpy() + rate * mean
-        np.testing.assert_allclose(z_of(moving)[name].numpy(), expected, rtol=0, atol=1e-14)
+        np.testing.assert_allclose(moving.z[name].numpy(), expected, rtol=0, atol=1e-14)
 
 
 def test_clients_without_weight_do_not_move_z() -> None:
@@ -68,9 +73,17 @@ def test_clients_without_weight_do_not_move_z() -> None:
 
 
 def test_server_step_leaves_no_gradient_behind() -> None:
-    moving = net()
-    server_step(moving, SGD().build(moving.parameters()), z_of(moving))
-    assert all(parameter.grad is None or not parameter.grad.any() for parameter in moving.parameters())
+    moving = server()
+    moving.step(moving.z, {})
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in moving.params.values())
+
+
+def test_what_is_fixed_does_not_move() -> None:
+    moving = server()
+    z = moving.z
+    moving.step(moving.z, {}, fixed=frozenset({"bias"}))
+    assert torch.equal(moving.z["bias"], z["bias"])
+    assert not moving.z["weight"].any()
 
 
 def test_float_buffers_are_averaged_with_the_weights() -> None:

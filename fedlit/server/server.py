@@ -1,0 +1,127 @@
+"""Server: one model, the optimiser that moves it, the callbacks that keep its state, and the clients it works with."""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.cohort import Cohort
+from fedlit.params import Params, clone
+from fedlit.server.base import ServerCallback
+from fedlit.states import ClientStates
+
+BuildOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a server was before a round."""
+
+    model: Params
+    optimizer: dict[str, Any]
+    callbacks: list[dict[str, Any]]
+
+
+class Server:
+    """z and all that the server keeps; a federation has one.
+
+    Args:
+        net: its parameters and buffers are z^0; the net itself stays the clients' scratch space.
+        build_optimizer: gives the optimiser that moves z along a pseudo-gradient.
+        callbacks: what the algorithm, and the user, let the server do.
+        sizes: (clients,) training samples of each of its clients.
+        states: what clients keep between rounds.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        build_optimizer: BuildOptimizer,
+        callbacks: Sequence[ServerCallback],
+        *,
+        sizes: Tensor,
+        states: ClientStates,
+    ) -> None:
+        self.params = {name: nn.Parameter(value) for name, value in clone(dict(net.named_parameters())).items()}
+        self.buffers = clone(dict(net.named_buffers()))
+        self.initial = clone(self.params)
+        self.optimizer = build_optimizer(self.params.values())
+        self.callbacks = list(callbacks)
+        for callback in self.callbacks:
+            callback.server = self
+        self.sizes = sizes
+        self.states = states
+
+    @property
+    def z(self) -> Params:
+        """The server's parameters, copied: nobody who reads them can move them, nor sees them move."""
+        return clone(self.params)
+
+    @property
+    def model(self) -> Params:
+        """z and its buffers (views)."""
+        return {name: value.detach() for name, value in (self.params | self.buffers).items()}
+
+    @property
+    def measured(self) -> Params:
+        """What is measured as the global model: z, unless a callback has another (views)."""
+        model = self.model
+        for callback in self.callbacks:
+            model |= callback.evaluated_model()
+        return model
+
+    def step(self, pseudo_gradient: Params, buffers: Params, *, fixed: frozenset[str] = frozenset()) -> None:
+        """The optimiser moves z along the pseudo-gradient, the buffers are replaced; what is `fixed` stays."""
+        for name, parameter in self.params.items():
+            gradient = torch.zeros_like(parameter) if name in fixed else pseudo_gradient[name].to(parameter.dtype)
+            parameter.grad = gradient
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for name, buffer in self.buffers.items():
+            if name not in fixed:
+                buffer.copy_(buffers[name])
+
+    def latest_models(self, cohort: Cohort, state: str = "local") -> Params:
+        """The mean of the last models of ALL clients, this round's included; z^0 for those that never trained."""
+        current = cohort.params if state == "local" else cohort.model(state)
+        states, present = self.states, set(cohort.clients)
+        absent = [client for client in states.touched if client not in present]
+        never = cohort.population - len(absent) - len(present)
+        mean: Params = {}
+        for name, value in current.items():
+            total = value.double().sum(0) + never * self.initial[name].double()
+            if absent:
+                rows = torch.stack([states.row(f"{state}.{name}", client) for client in absent])
+                total = total + rows.double().sum(0)
+            mean[name] = (total / cohort.population).to(value.dtype)
+        return mean
+
+    def snapshot(self) -> Snapshot:
+        """What `restore` needs to undo a round."""
+        kept = [deepcopy(callback.state_dict()) for callback in self.callbacks]
+        return Snapshot(clone(self.model), deepcopy(self.optimizer.state_dict()), kept)
+
+    def restore(self, before: Snapshot) -> None:
+        """Back to the end of the last finished round."""
+        self.load_model(before.model)
+        self.optimizer.load_state_dict(before.optimizer)
+        for callback, state in zip(self.callbacks, before.callbacks, strict=True):
+            if state:
+                callback.load_state_dict(state)
+
+    def load_model(self, model: Params) -> None:
+        """Copy z and its buffers from these tensors."""
+        with torch.no_grad():
+            for name, value in (self.params | self.buffers).items():
+                value.copy_(model[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """z; Lightning saves the optimiser, and the callbacks, which are the trainer's."""
+        return {"model": clone(self.model)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse."""
+        self.load_model(state["model"])

@@ -1,0 +1,52 @@
+"""Ctrl-C: the first ends the run at the round's end, a second at once, but never while a round is being committed."""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+log = logging.getLogger("fedlit")
+
+
+class Stopping:
+    """Who asked a run to stop, and when it may."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        """Whether the run ends after this round; it can be resumed."""
+        self._at_once = False
+        self._held = False
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take Ctrl-C over; only the main thread gets signals."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A second Ctrl-C waits until this is done."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self._at_once:
+            raise KeyboardInterrupt
+
+    def _interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if not self.asked:
+            self.asked = True
+            log.info("Stopping after this round; press Ctrl-C again to stop at once.")
+            return
+        self._at_once = True
+        if not self._held:
+            raise KeyboardInterrupt
