@@ -17,6 +17,9 @@ from fedlit.params import clone, load
 
 InitialWeights = Literal["seed", "net"]
 
+_FEWEST = 8
+"""Numbers from which on a tensor's spread tells anything."""
+
 _HOW = (
     "Set trainer.initial_weights to 'net' to keep what the net brings; where that should follow from the seed, build "
     "the net after the FederatedTrainer, which sets it."
@@ -65,7 +68,7 @@ def alike(had: Tensor, drawn: Tensor) -> bool:
 
     Five standard errors apart is different; a few numbers tell little, and pass.
     """
-    if not had.is_floating_point() or had.numel() < 2:
+    if not had.is_floating_point() or had.numel() < _FEWEST:
         return torch.equal(had, drawn) or had.is_floating_point()
     (spread, centre), (other_spread, other_centre) = (torch.std_mean(value.double()) for value in (had, drawn))
     if min(spread, other_spread) == 0:

@@ -60,6 +60,7 @@ def check_run(
     measures: MeasureOptions,
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
+    check_optimizers(client)
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
     check_population(client, data)
@@ -69,6 +70,16 @@ def check_run(
     check_net(client, data)
     if client.batch_size < client.fewest_rows:
         raise ConfigError("model.batch_size is 1, but model.net has BatchNorm, which needs 2 rows or more. Raise it.")
+
+
+def check_optimizers(client: Client) -> None:
+    """Lightning's place for optimisers is the server's here: an override would silently replace it."""
+    if type(client).configure_optimizers is not Client.configure_optimizers:
+        raise ConfigError(
+            f"{type(client).__name__} overrides configure_optimizers, but the optimisers of a federated run are chosen "
+            "elsewhere: the clients' by local_optimizer() and options such as lr and momentum, the server's by "
+            "trainer.server_optimizer (SGD, FedAvgM, FedAdam …). Remove the override."
+        )
 
 
 def check_cohort(data: FederatedDataModule, sampler: Sampler, clients_per_round: int) -> None:

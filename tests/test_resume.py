@@ -22,6 +22,7 @@ from fedlit.errors import ResumeError
 from fedlit.run import read_clients, read_metrics
 from fedlit.server.optimizers import ServerOptimizer
 from tests.conftest import TINY, Call, files
+from tests.problems import CLASSES, FEATURES, tiny_data
 
 Refusal = Callable[..., str]
 Uninterrupted = Callable[[str], dict[str, Any]]
@@ -411,3 +412,23 @@ def test_a_signal_within_a_round_ends_the_run_after_that_round(tmp_path: Path, b
     train(run=tmp_path / "run", resume=True)
     train(run=tmp_path / "whole")
     assert_same_bits(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))
+
+
+def test_resume_is_exact_in_double_precision_for_a_net_that_was_built_in_single(tmp_path: Path) -> None:
+    """Lightning restores a net before it converts it; z must not pass through single precision on the way."""
+
+    def trainer(rounds: int, **options: Any) -> FederatedTrainer:
+        common: dict[str, Any] = {"clients_per_round": 3, "precision": "64-true", "enable_progress_bar": False}
+        return FederatedTrainer(rounds=rounds, **common, **options)
+
+    def client() -> FedBC:
+        return FedBC(Softmax(FEATURES, CLASSES), lr=0.05, batch_size=4, dual_lr=0.5)
+
+    whole = trainer(6)
+    whole.fit(client(), datamodule=tiny_data())
+    trainer(3, run=tmp_path).fit(client(), datamodule=tiny_data())
+    resumed = trainer(6, run=tmp_path, resume=True)
+    resumed.fit(client(), datamodule=tiny_data())
+    assert all(torch.equal(whole.loop.server.z[name], value) for name, value in resumed.loop.server.z.items())
+    rows, again = (run.loop.states.state_dict()["rows"] for run in (whole, resumed))
+    assert all(torch.equal(value, again[name]) for name, value in rows.items())
