@@ -12,6 +12,7 @@ from pytorch_lightning import Callback, Trainer
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
+from fedlit.errors import ConfigError
 from fedlit.params import Params
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ class ServerCallback(Callback):
     A round that fails in any of them leaves the state that `state_dict` gives as the last finished round left it.
     """
 
-    server: "Server"
-    """The server that it works for, from the start of a run: `server.z`, `server.latest_models(cohort)` …"""
+    _server: "Server | None" = None
     metrics: tuple[str, ...] = ()
     """Names that on_round_metrics adds: the columns of metrics.csv are fixed when a run starts."""
     role: str | None = None
@@ -42,6 +42,13 @@ class ServerCallback(Callback):
 
     uses_initial: bool = False
     """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""
+
+    @property
+    def server(self) -> "Server":
+        """The server that it works for, from the start of a run: `server.z`, `server.latest_models(cohort)` …"""
+        if self._server is None:
+            raise ConfigError(f"{type(self).__name__}.server is empty before a run starts. Read it in a hook.")
+        return self._server
 
     def evaluated_model(self) -> Params:
         """Parameters that are measured as the global model instead of z; empty for z itself."""

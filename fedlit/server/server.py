@@ -51,7 +51,7 @@ class Server:
         self.optimizer = build_optimizer(self.params.values())
         self.callbacks = list(callbacks)
         for callback in self.callbacks:
-            callback.server = self
+            callback._server = self
         self.sizes = sizes
         self.states = states
 

@@ -77,7 +77,7 @@ class Watch(ServerCallback):
         self.cohorts: list[Cohort] = []
         self.rows: list[dict[str, Tensor]] = []
         self.order: list[list[int]] = []
-        self.server: list[dict[str, Tensor]] = []
+        self.kept: list[dict[str, Tensor]] = []
 
     def on_server_step_end(self, trainer: Any, client: Client, cohort: Cohort) -> None:
         self.cohorts.append(cohort)
@@ -85,9 +85,9 @@ class Watch(ServerCallback):
         self.order.append(trainer.loop.states.touched)
         for callback in trainer.callbacks:
             if isinstance(callback, ControlVariates):
-                self.server.append(dict(callback.control))
+                self.kept.append(dict(callback.control))
             if isinstance(callback, DynamicRegularization):
-                self.server.append(dict(callback.h))
+                self.kept.append(dict(callback.h))
 
 
 def make(name: str, local: dict[str, Any] = LOCAL, **more: Any) -> Client:
@@ -107,7 +107,7 @@ def test_the_servers_state_stays_the_mean_of_all_clients(name: str, state: str, 
     watch = Watch()
     run(make(name), rounds=6, clients_per_round=2, weights=weights, callbacks=[watch])
     assert len(watch.order[0]) < len(watch.order[-1]) == 4, "partial participation must be seen"
-    for server, rows in zip(watch.server, watch.rows, strict=True):
+    for server, rows in zip(watch.kept, watch.rows, strict=True):
         assert max(float(value.abs().max()) for value in server.values()) > 1e-3
         means = {parameter: rows[f"{state}.{parameter}"].sum(0) / 4 for parameter in server}
         assert largest_difference(server, means) <= 1e-12
