@@ -15,8 +15,8 @@ import torch
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 import fedlit
-from fedlit.commands.configs import resolve_configs
-from fedlit.commands.fit import FitCLI
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI
 from fedlit.errors import ConfigError
 from fedlit.run import read_clients, read_metrics
 from tests.conftest import SHIPPED, TINY, Call, files

@@ -11,8 +11,8 @@ from pytorch_lightning.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
-from fedlit.commands.configs import resolve_configs
-from fedlit.commands.fit import FitCLI, plain_refusals
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.errors import RunError
