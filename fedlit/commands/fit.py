@@ -35,10 +35,10 @@ def fit(arguments: list[str]) -> int:
 
 @contextmanager
 def logged_to(folder: RunFolder) -> Iterator[None]:
-    """fedlit's lines also go to the run's log.txt, from the moment the folder exists."""
-    handler = logging.FileHandler(folder.log, delay=True)
+    """fedlit's lines also go to the run's log.txt, while the folder is this run's."""
+    handler = logging.FileHandler(folder.log, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    handler.addFilter(lambda record: folder.path.is_dir())
+    handler.addFilter(lambda record: folder.is_claimed)
     logger = logging.getLogger("fedlit")
     logger.addHandler(handler)
     try:

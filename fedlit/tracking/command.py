@@ -29,7 +29,7 @@ def wandb_run(
     )
     if mode == "disabled":
         return None
-    found = find_checkpoint(RunFolder(folder)) if resume and folder.exists() else None
+    found = find_checkpoint(RunFolder(folder)) if resume and RunFolder(folder).holds_run() else None
     settings = dotted(config)
     return WandbRun(
         project=os.environ.get("WANDB_PROJECT", "fedlit"),
@@ -54,6 +54,9 @@ def tracked(trainer: FederatedTrainer, *, artifact: bool) -> Iterator[None]:
         for run in runs:
             complete(run, trainer, artifact=artifact)
         code = 130 if trainer.interrupted else 0
+    except KeyboardInterrupt:
+        code = 130
+        raise
     finally:
         for run in runs:
             run.finish(code)
