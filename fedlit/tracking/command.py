@@ -23,7 +23,7 @@ def wandb_run(
     asked: str | None, folder: Path, config: dict[str, Any], *, experiment: str, resume: bool, artifact: bool
 ) -> WandbRun | None:
     """The W&B run of a run folder, or None. A resumed run continues its own curve."""
-    mode = checked_mode(asked)
+    mode = checked_mode(asked, folder)
     require(
         not artifact or mode != "disabled", "--wandb_artifact keeps checkpoints in W&B, which is off. Give --wandb too."
     )
