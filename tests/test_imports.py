@@ -24,6 +24,7 @@ LEVELS = {
             "params",
             "local",
             "states",
+            "strict_yaml",
             "cohort",
             "step",
         ),
