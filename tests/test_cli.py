@@ -516,7 +516,7 @@ def test_a_place_where_no_folder_can_be_is_refused(refusal: Refusal, where: str,
     assert re.search(f"{where} cannot be written: {said}", refusal(f"fit {TINY} --run {where} {option}"))
 
 
-@pytest.mark.parametrize("where", ["/proc/nowhere/", "n" * 300 + "/", "run/metrics.csv/"], ids=["none", "long", "file"])
+@pytest.mark.parametrize("where", ["/proc/nowhere/", "n" * 300 + "/"], ids=["none", "long"])
 @pytest.mark.parametrize(
     "words",
     [
@@ -532,7 +532,8 @@ def test_a_place_where_no_folder_can_be_is_refused(refusal: Refusal, where: str,
     ids=lambda words: words.split()[0],
 )
 def test_an_output_that_cannot_be_written_is_refused(call: Call, refusal: Refusal, words: str, where: str) -> None:
-    assert call(f"fit {TINY}").code == 0
+    if " run " in words:
+        assert call(f"fit {TINY}").code == 0
     said = refusal(words.format(where))
     assert where in said
     assert re.search("cannot be (written|made)", said)
@@ -663,7 +664,7 @@ def test_a_second_ctrl_c_ends_at_once_with_130_and_says_how_to_continue(
 
 
 def test_a_terminal_without_greek_letters_gets_question_marks(workplace: Path) -> None:
-    process = start("list algorithms", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    process = start("list", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "FedBC" in out
