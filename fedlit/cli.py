@@ -1,6 +1,7 @@
 """`fedlit`: parses, calls, prints. `fit` and `data` are LightningCLI; every command is a thin file in commands/."""
 
 import argparse
+import io
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -29,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
+    print_anything()
     show_lines()
     try:
         code = dispatch(arguments)
@@ -41,6 +43,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         print("fedlit: stopped at once; a run with checkpoints can be continued with --resume.", file=sys.stderr)
         code = 130
     sys.exit(code)
+
+
+def print_anything() -> None:
+    """A letter that the terminal's encoding lacks, such as λ in ASCII, becomes a question mark and not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def dispatch(arguments: list[str]) -> int:

@@ -21,6 +21,7 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from numpy.typing import ArrayLike
 
 from fedlit.errors import RunError
+from fedlit.lock import FolderLock
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
@@ -32,10 +33,13 @@ _DTYPES = {"round": "int64", "client": "int64", "size": "int64", "group": "str"}
 _FULL = "the disk is full. Free some space and continue with --resume"
 _READ_ONLY = "it is read-only for this user. Make it writable and continue with --resume, or choose another --run DIR"
 _NO_FOLDER = "a file stands where a folder should be. Move it away, or choose another folder with --run DIR"
+_TOO_LONG = "the name is too long for the file system. Choose a shorter one with --run DIR"
+_NOWHERE = "its folder is gone, or cannot be made there. Choose another folder with --run DIR"
 _REASONS = (
     dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL)
     | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _READ_ONLY)
     | dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _NO_FOLDER)
+    | {errno.ENAMETOOLONG: _TOO_LONG, errno.ENOENT: _NOWHERE}
 )
 
 
@@ -56,13 +60,31 @@ class RunFolder:
         self.previous = self.checkpoints / "previous.ckpt"
         self.best = self.checkpoints / "best.ckpt"
         self.log = path / "log.txt"
+        self._lock = FolderLock(path, "--run DIR")
         self._columns: list[str] = []  # of metrics.csv, `round` first
         self._metrics_fd: int | None = None
         self._evaluated: list[dict[str, np.ndarray]] = []  # client records not yet on disk, one entry per round
 
     def holds_run(self) -> bool:
         """Whether a run was started here before."""
-        return any(path.exists() for path in (self.config, self.metrics, self.last))
+        with _explained(self.path):
+            return any(path.exists() for path in (self.config, self.metrics, self.last))
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Make the folder and keep every other run out of it; RunError with who is in it."""
+        with _explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
+        try:
+            yield
+        finally:
+            self._lock.give_back()
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether this run may write in the folder."""
+        return self._lock.is_held
 
     def create(self, config: dict[str, Any]) -> None:
         """Make the folders and write config.yaml; RunError if that is not possible."""
@@ -254,14 +276,30 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 
 @contextmanager
+def chosen_by(option: str, place: Path) -> Iterator[None]:
+    """Around what a command writes: a place that cannot be written is told with the option that chooses another.
+
+    What a RunFolder says then speaks of --run and --resume, which do not help there.
+    """
+    try:
+        yield
+    except (OSError, RunError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        raise RunError(
+            f"{place} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
+        ) from error
+
+
+@contextmanager
 def _explained(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only place or a file in the way into a RunError that says what to do."""
+    """Turn a full disk, a read-only place, a file in the way and the like into a RunError that says what to do."""
     try:
         yield
     except OSError as error:
-        reason = _REASONS.get(error.errno or 0)
-        if reason is None:
-            raise
+        other = f"the system says '{error.strerror or error}'. Choose another folder with --run DIR"
+        reason = _REASONS.get(error.errno or 0, other)
         raise RunError(
             f"{path} cannot be written: {reason}; the last complete checkpoint, if there is one, is untouched."
         ) from error

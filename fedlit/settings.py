@@ -13,6 +13,7 @@ from fedlit.run import RunFolder
 from fedlit.server.optimizers import ServerOptimizer
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
+from fedlit.strict_yaml import load_yaml
 
 _DESCRIBED = (Sampler, Weighting, ServerOptimizer)
 _NOT_OURS = ("pytorch_lightning", "lightning_fabric", "torch", "abc", "builtins")
@@ -76,7 +77,7 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
 def read_config(path: Path) -> dict[str, Any]:
     """config.yaml of a run folder."""
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = load_yaml(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         why = " ".join(str(error).split())
         raise ResumeError(f"{path} is no YAML ({why}). Restore it, or start anew with --overwrite.") from error

@@ -1,7 +1,8 @@
 """FederatedTrainer: arguments to objects. What happens in a round is in `loop.py`."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request, check_same_engine
-from fedlit.errors import ConfigError, RunError, nearest, require
+from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require
 from fedlit.gathering import RoundOptions
 from fedlit.history import EXTRA_METRICS
 from fedlit.initial import InitialWeights, draw_initial_weights
@@ -201,14 +202,15 @@ class FederatedTrainer(Trainer):
             measures=self.loop.measures,
         )
         self.loop.weighting = weighting
-        if self.folder is not None:
-            ckpt_path = self._open_folder(self.folder, client, data) or ckpt_path
-        if self.initial_weights == "seed" and ckpt_path is None:
-            draw_initial_weights(client.net, self.seed)
-        with self.loop.stopping.listening():
-            super().fit(client, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
-        if self.folder is not None:
-            self._close_folder(self.folder)
+        with self.folder.claimed() if self.folder is not None else nullcontext():
+            if self.folder is not None:
+                ckpt_path = self._open_folder(self.folder, client, data) or ckpt_path
+            if self.initial_weights == "seed" and ckpt_path is None:
+                draw_initial_weights(client.net, self.seed)
+            with self.loop.stopping.listening(), interrupts_go_through():
+                super().fit(client, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
+            if self.folder is not None:
+                self._close_folder(self.folder)
 
     @property
     def interrupted(self) -> bool:
@@ -257,6 +259,8 @@ class FederatedTrainer(Trainer):
                 )
             check_same_settings(folder, config)
             found = find_checkpoint(folder)
+            if found is not None:
+                check_rounds(folder, found.rounds, self.max_epochs)
             if found is not None and found.engine is not None:
                 check_same_engine(found.engine, self.loop.options.request)
         elif folder.holds_run():
@@ -288,6 +292,15 @@ def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedD
     return model, datamodule
 
 
+def check_rounds(folder: RunFolder, done: int, rounds: int | None) -> None:
+    """A resumed run cannot have fewer rounds than are done."""
+    if rounds is not None and rounds < done:
+        raise ResumeError(
+            f"{folder.path} holds a run with {done} finished rounds, but trainer.rounds is {rounds}. Give {done} or "
+            "more to resume it, or start another run with --run DIR."
+        )
+
+
 def refuse_lightning_arguments(given: dict[str, Any]) -> None:
     """Arguments of Lightning's trainer that make no sense here, each with its reason; others are unknown."""
     for name in given:
@@ -302,3 +315,14 @@ def quiet_lightning() -> None:
     """Devices, tips and the like are not worth a user's lines; warnings still come through."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def interrupts_go_through() -> Iterator[None]:
+    """Lightning makes exit code 1 of a KeyboardInterrupt; what it means is for the caller to decide."""
+    try:
+        yield
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise ended.__context__ from None
+        raise

@@ -24,7 +24,7 @@ from rich.progress import track
 
 import fedlit
 from fedlit import FederatedTrainer, Softmax, Synthetic
-from fedlit.commands.configs import find_config
+from fedlit.commandline.configs import find_config
 from fedlit.errors import DivergedError
 from fedlit.run import RunFolder
 

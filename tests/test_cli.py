@@ -6,6 +6,11 @@ import json
 import math
 import os
 import re
+import signal
+import subprocess
+import sys
+import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +20,8 @@ import torch
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 import fedlit
-from fedlit.commands.configs import resolve_configs
-from fedlit.commands.fit import FitCLI
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI
 from fedlit.errors import ConfigError
 from fedlit.run import read_clients, read_metrics
 from tests.conftest import SHIPPED, TINY, Call, files
@@ -447,6 +452,13 @@ data:
         ("fedlit.Softmax", "fedlit.Softmacs", "mine.yaml: .*'fedlit.Softmacs', which does not exist"),
         ("alpha: 0.5", "alfa: 0.5", "mine.yaml: 'data.alfa' is no option. Did you mean 'data.alpha'"),
         ("  rounds: 3", "  rounds: [3", "mine.yaml, line .*: this is not YAML"),
+        (
+            "lr: 0.01",
+            "lr: 0.01\n    lr: 0.02",
+            r"mine.yaml, line \d+: 'lr' stands there already, in line \d+. Keep one",
+        ),
+        ("rounds: 3", "rounds: 3\n  'rounds': 9", "mine.yaml, line .*: 'rounds' stands there already"),
+        ("trainer:", "seed_everything: 1\nseed_everything: 2\ntrainer:", "'seed_everything' stands there already"),
         (CONFIG, "", "mine.yaml holds no keys"),
         (CONFIG, "just words", "mine.yaml holds no keys"),
         (CONFIG, "a: \x01", "mine.yaml cannot be read"),
@@ -455,6 +467,11 @@ data:
 def test_a_mistake_in_a_config_is_named_with_its_file(refusal: Refusal, right: str, wrong: str, said: str) -> None:
     Path("mine.yaml").write_text(CONFIG.replace(right, wrong))
     assert re.search(said, refusal("fit --config mine.yaml --run run"))
+
+
+def test_a_key_of_a_merged_mapping_may_be_overridden(call: Call) -> None:
+    Path("mine.yaml").write_text("base: &base {rounds: 9, seed: 4}\ntrainer:\n  <<: *base\n  rounds: 3\n")
+    assert "stands there already" not in call("fit --config mine.yaml").err
 
 
 def test_debug_shows_the_traceback(call: Call) -> None:
@@ -483,6 +500,43 @@ def test_a_read_only_place_is_refused(refusal: Refusal, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "mkdir", mkdir)
     assert re.search("run cannot be written: it is read-only.*--run DIR", refusal(f"fit {TINY}"))
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("/proc/nowhere", "its folder is gone, or cannot be made there.*--run DIR"),
+        ("n" * 300, "the name is too long for the file system.*--run DIR"),
+        (f"deeper/{'n' * 300}", "the name is too long for the file system.*--run DIR"),
+    ],
+    ids=["cannot be made", "too long", "too long below"],
+)
+@pytest.mark.parametrize("option", ["", "--resume --wandb offline"], ids=["new", "resumed"])
+def test_a_place_where_no_folder_can_be_is_refused(refusal: Refusal, where: str, said: str, option: str) -> None:
+    assert re.search(f"{where} cannot be written: {said}", refusal(f"fit {TINY} --run {where} {option}"))
+
+
+@pytest.mark.parametrize("where", ["/proc/nowhere/", "n" * 300 + "/"], ids=["none", "long"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "export run --out {}x",
+        "report run --out {}x",
+        "dashboard run --out {}x.html",
+        f"data {TINY} --out {{}}x",
+        "compare --configs synthetic_fedbc --out {}x",
+        "sweep synthetic_fedbc --out {}x",
+        "workspace --json {}x.json",
+        "bench --json {}x.json",
+    ],
+    ids=lambda words: words.split()[0],
+)
+def test_an_output_that_cannot_be_written_is_refused(call: Call, refusal: Refusal, words: str, where: str) -> None:
+    if " run " in words:
+        assert call(f"fit {TINY}").code == 0
+    said = refusal(words.format(where))
+    assert where in said
+    assert re.search("cannot be (written|made)", said)
 
 
 def fills_up(monkeypatch: pytest.MonkeyPatch, call: str, file: str, after: int) -> None:
@@ -543,3 +597,75 @@ def test_a_diverging_run_ends_with_client_and_round_and_keeps_its_last_checkpoin
     assert [row["round"] for row in read_metrics(Path("run/metrics.csv"))] == [0, 1]
     weights = torch.load("run/checkpoints/last.ckpt", weights_only=True)["state_dict"]
     assert all(bool(torch.isfinite(value).all()) for value in weights.values())
+
+
+# signals and terminals, in processes of their own
+
+
+def start(words: str, **environment: str) -> "subprocess.Popen[str]":
+    """`fedlit` from its very beginning."""
+    command = [sys.executable, str(Path(fedlit.__file__).parents[1] / "fedlit_start.py"), *words.split()]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=os.environ | environment)
+
+
+@pytest.mark.parametrize("seconds", [0, 1], ids=["in torch", "behind it"])
+def test_ctrl_c_while_it_is_still_importing_is_one_line(workplace: Path, seconds: int) -> None:
+    process = start("fit --config synthetic_fedbc.yaml --run run")
+    maps = Path(f"/proc/{process.pid}/maps")
+    while process.poll() is None and "libtorch" not in maps.read_text():
+        time.sleep(0.01)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert re.fullmatch("fedlit: stopped .*\n", err)
+    assert not Path("run").exists()
+
+
+def test_the_installed_command_is_the_one_that_these_tests_start() -> None:
+    project = tomllib.loads((Path(fedlit.__file__).parents[1] / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"fedlit": "fedlit_start:main"}
+    assert project["tool"]["setuptools"]["py-modules"] == ["fedlit_start"]
+
+
+def test_ctrl_c_while_data_are_read_is_one_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def setup(self: object, stage: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(fedlit.Synthetic, "setup", setup)
+    answer = call(f"fit {TINY}")
+    assert (answer.code, answer.out) == (130, "")
+    assert re.fullmatch("fedlit: stopped at once.*--resume.\n", answer.err)
+
+
+TWICE = """\
+import os, signal
+from fedlit import ServerCallback
+
+
+class Twice(ServerCallback):
+    def on_cohort_trained(self, trainer, client, cohort):
+        for _ in range(2 * (cohort.round == 2)):
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_second_ctrl_c_ends_at_once_with_130_and_says_how_to_continue(
+    call: Call, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "twice.py").write_text(TWICE)
+    monkeypatch.syspath_prepend(str(workplace))
+    answer = call(f"fit {TINY} --trainer.callbacks twice.Twice")
+    assert answer.code == 130
+    assert re.fullmatch("fedlit: stopped at once.*--resume.\n", answer.err)
+    assert rounds_in("last.ckpt") == 2
+
+
+def test_a_terminal_without_greek_letters_gets_question_marks(workplace: Path) -> None:
+    process = start("list", LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "FedBC" in out
+    assert out.isascii()

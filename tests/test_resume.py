@@ -432,3 +432,35 @@ def test_resume_is_exact_in_double_precision_for_a_net_that_was_built_in_single(
     assert all(torch.equal(whole.loop.server.z[name], value) for name, value in resumed.loop.server.z.items())
     rows, again = (run.loop.states.state_dict()["rows"] for run in (whole, resumed))
     assert all(torch.equal(value, again[name]) for name, value in rows.items())
+
+
+@pytest.mark.parametrize("option", ["--resume", "--resume --wandb disabled"])
+def test_fewer_rounds_than_are_done_are_refused_and_nothing_is_touched(
+    call: Call, refusal: Refusal, option: str
+) -> None:
+    assert call(f"fit {TINY}").code == 0
+    said = refusal(f"fit {TINY} --trainer.rounds 2 {option}")
+    assert "run holds a run with 3 finished rounds, but trainer.rounds is 2. Give 3 or more" in said
+
+
+def test_fewer_rounds_than_are_done_are_refused_from_python(tmp_path: Path) -> None:
+    train(run=tmp_path / "run", rounds=3)
+    before = files(tmp_path)
+    with pytest.raises(ResumeError, match="3 finished rounds, but trainer.rounds is 1"):
+        train(run=tmp_path / "run", rounds=1, resume=True)
+    assert files(tmp_path) == before
+
+
+def test_a_second_signal_ends_the_run_at_once_and_the_last_checkpoint_stays_good(tmp_path: Path) -> None:
+    class Twice(ServerCallback):
+        def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
+            for _ in range(2 * (cohort.round == 2)):
+                os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train([Twice()], run=tmp_path / "run", checkpoint_every=1)
+    assert signal.getsignal(signal.SIGINT) == before
+    train(run=tmp_path / "run", resume=True, checkpoint_every=1)
+    train(run=tmp_path / "whole")
+    assert_same_bits(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))

@@ -114,9 +114,11 @@ def test_a_read_only_folder_is_refused_by_name(folder: RunFolder, monkeypatch: p
     assert files(folder.path) == {"config.yaml": b"seed: 0\n"}
 
 
-def test_an_error_that_fedlit_cannot_explain_is_passed_on(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_has_no_words_of_ours_is_told_in_the_systems(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "replace", raising(OSError(errno.EIO, "Input/output error")))
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(RunError, match="log.txt cannot be written: the system says 'Input/output error'.*--run DIR"):
         folder.write_text(folder.log, "hello")
 
 

@@ -1,1 +1,1 @@
-"""The commands of `fedlit` other than `fit`, one thin file each."""
+"""The commands of `fedlit`, one thin file each; `cli.py` alone imports them."""

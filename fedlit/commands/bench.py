@@ -16,7 +16,7 @@ from rich.text import Text
 from fedlit.bench.measure import MAX_OTHER_LOAD, Result, measure, warmed_up
 from fedlit.bench.workloads import WORKLOADS, Workload
 from fedlit.errors import ConfigError, nearest, require
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, chosen_by
 from fedlit.summary import versions
 
 
@@ -39,14 +39,16 @@ def main(args: argparse.Namespace) -> int:
     require(args.repeats >= 1, f"--repeats is {args.repeats}; give 1 or more.")
     require(args.seconds > 0, f"--seconds is {args.seconds:g}; give a number above 0.")
     if args.json is not None:
-        check_writable(args.json)
+        with chosen_by("--json FILE", args.json):
+            check_writable(args.json)
     console = Console()
     results = {}
     for workload in workloads:
         results[workload.name] = measure_one(workload, args.repeats, args.seconds, console)
         show(workload, results[workload.name], console)
     if args.json is not None:
-        RunFolder(args.json.parent).write_json(args.json, as_json(args.repeats, results))
+        with chosen_by("--json FILE", args.json):
+            RunFolder(args.json.parent).write_json(args.json, as_json(args.repeats, results))
     return 0
 
 

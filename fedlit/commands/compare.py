@@ -13,6 +13,7 @@ from fedlit.experiments.commandline import add_runner_arguments
 from fedlit.experiments.compare import Comparison, default_folder, read_configs
 from fedlit.experiments.ledger import Ledger
 from fedlit.results import Run
+from fedlit.run import chosen_by
 
 _METRICS = ("global/acc", "local/acc", "personal/acc", "users/acc_min", "users/acc_var")
 
@@ -37,8 +38,9 @@ def main(args: argparse.Namespace) -> int:
     names = [name.strip() for name in args.configs.split(",")]
     configs = read_configs(names, args.overrides, data_seeds=args.data_seeds)
     folder = args.out or default_folder(configs, args.overrides, data_seeds=args.data_seeds)
-    ledger = Ledger.open(folder / "compare.json", {"command": "compare"})
-    ledger.make_folder()
+    with chosen_by("--out DIR", folder):
+        ledger = Ledger.open(folder / "compare.json", {"command": "compare"})
+        ledger.make_folder()
     comparison = Comparison(configs, args.seeds, args.overrides, ledger, data_seeds=args.data_seeds)
     console = Console(markup=False, emoji=False, highlight=False)  # names and reasons are anybody's
     at_a_time = f", {args.jobs} at a time" if args.jobs > 1 else ""

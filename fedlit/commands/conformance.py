@@ -17,7 +17,7 @@ from fedlit.client import Client
 from fedlit.conformance import Measured, check
 from fedlit.conformance.entries import ENTRIES, Entry
 from fedlit.errors import ConfigError, nearest
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, chosen_by
 
 Results = dict[str, list[Measured]]
 
@@ -52,10 +52,11 @@ def main(args: argparse.Namespace) -> int:
     console.print(as_table(results))
     if args.json is not None:
         plain = {name: [asdict(measured) for measured in found] for name, found in results.items()}
-        RunFolder(args.json.parent).write_json(args.json, plain)
+        with chosen_by("--json FILE", args.json):
+            RunFolder(args.json.parent).write_json(args.json, plain)
     if args.out is not None:
-        text = as_markdown(results)
-        RunFolder(args.out.parent).write_atomically(args.out, lambda path: path.write_text(text, encoding="utf-8"))
+        with chosen_by("--out FILE", args.out):
+            RunFolder(args.out.parent).write_text(args.out, as_markdown(results))
     failed = [f"{name}: {one.check}" for name, found in results.items() for one in found if not one.passed]
     console.print(f"{len(failed)} failed: {'; '.join(failed)}" if failed else f"all {len(results)} passed")
     return 1 if failed else 0

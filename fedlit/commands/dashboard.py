@@ -7,6 +7,7 @@ from pathlib import Path
 from fedlit.dashboard import write_dashboard
 from fedlit.errors import require
 from fedlit.results import find_runs, group_runs
+from fedlit.run import chosen_by
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,8 +25,9 @@ def main(args: argparse.Namespace) -> int:
     """Read, write, say where it is; returns the exit code."""
     out = args.out or (args.runs[0] if len(args.runs) == 1 else Path()) / "dashboard.html"
     runs = find_runs(args.runs)
-    check_writable(out)
-    write_dashboard(runs, out)
+    with chosen_by("--out FILE.html", out):
+        check_writable(out)
+        write_dashboard(runs, out)
     groups = len(group_runs(runs))
     print(f"{out}: {counted(len(runs), 'run')} in {counted(groups, 'group')}, {out.stat().st_size / 1e6:.1f} MB.")
     print("Open it in a browser; run this command again to refresh it.")

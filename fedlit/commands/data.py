@@ -11,13 +11,12 @@ from pytorch_lightning.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
-from fedlit.commands.configs import resolve_configs
-from fedlit.commands.fit import FitCLI, plain_refusals
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
-from fedlit.errors import RunError
 from fedlit.metrics import gini
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, chosen_by
 from fedlit.trainer import quiet_lightning
 
 _MOST_ROWS = 40
@@ -72,14 +71,10 @@ def show_data(arguments: list[str]) -> int:
 def save(described: dict[str, Any], path: Path) -> RunFolder:
     """Both files under the names that they have in a run folder, each replaced as a whole."""
     folder = RunFolder(path)
-    try:
+    with chosen_by("--out DIR", path):
         path.mkdir(parents=True, exist_ok=True)
         folder.write_json(folder.partition, described)
         folder.write_atomically(folder.partition_picture, lambda tmp: draw_partition(described, tmp))
-    except (OSError, RunError) as error:  # a RunError speaks of --run and --resume, which do not help here
-        reason = error.__cause__ or error
-        said = reason.strerror if isinstance(reason, OSError) else reason
-        raise RunError(f"{path} cannot take the partition's files ({said}). Choose a folder with --out DIR.") from error
     return folder
 
 

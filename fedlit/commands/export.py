@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlit.checkpoint import find_checkpoint, read_checkpoint, read_tensors, write_tensors
 from fedlit.errors import RunError
 from fedlit.results import plain_settings
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, chosen_by
 from fedlit.settings import read_config
 from fedlit.states import ClientStates
 from fedlit.step import Personal
@@ -41,8 +41,9 @@ def main(args: argparse.Namespace) -> int:
     out = args.out or args.run / "export"
     console = Console()
     for name, (models, what) in exported(folder, content).items():
-        out.mkdir(parents=True, exist_ok=True)
-        write_tensors(RunFolder(out), out / name, models)
+        with chosen_by("--out DIR", out):
+            out.mkdir(parents=True, exist_ok=True)
+            write_tensors(RunFolder(out), out / name, models)
         console.print(f"{out / name}: {what}", highlight=False, soft_wrap=True)
     console.print("\nTo load them:\n", highlight=False)
     console.print(_EXAMPLE.format(net=net_name(args.run), folder=out), highlight=False, markup=False, soft_wrap=True)

@@ -1,198 +1,18 @@
-"""`fedlit fit`: LightningCLI with fedlit's trainer, clients and data; finds configs, the run folder and W&B."""
+"""`fedlit fit`: trains, with the run's lines in its folder and W&B around it; ends with a table."""
 
 import logging
-import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Literal
 
-import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
-from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
-from pytorch_lightning.loggers import Logger
-from pytorch_lightning.utilities.exceptions import MisconfigurationException  # type: ignore[attr-defined]  # no __all__
 from rich.console import Console
 
-import fedlit
-from fedlit.client import Client
-from fedlit.commands.configs import given_configs, resolve_configs
-from fedlit.commands.parse_errors import explain, read_yaml
-from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError, require
-from fedlit.run import RunFolder, fingerprint, run_name
-from fedlit.settings import deciding
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI
+from fedlit.run import RunFolder
 from fedlit.summary import result_table
-from fedlit.tracking.command import tracked, wandb_run
-from fedlit.tracking.users import WandbUsers
-from fedlit.trainer import FederatedTrainer, quiet_lightning
-
-
-class Parser(LightningArgumentParser):
-    """A parser whose errors are one paragraph and leave the process to the caller."""
-
-    configs: list[str] | None = None
-    """Paths of the configs that were given, to name the one with the wrong key; None in the parsers of a class."""
-
-    def error(self, message: str, ex: Exception | None = None) -> Any:
-        """Raise instead of printing usage and exiting."""
-        if self.configs is None:
-            return super().error(message, ex)
-        raise ConfigError(explain(message, self, self.configs)) from ex
-
-
-class FitCLI(LightningCLI):
-    """`fedlit fit`: Lightning's command line, with a run folder and W&B."""
-
-    command = "fit"
-    description = "Train. --model.help FedBC and --data.help Synthetic explain the options of a class."
-    trainer: FederatedTrainer
-
-    def __init__(self, arguments: list[str]) -> None:
-        super().__init__(
-            Client,
-            FederatedDataModule,
-            trainer_class=FederatedTrainer,
-            parser_class=Parser,
-            subclass_mode_model=True,
-            subclass_mode_data=True,
-            save_config_callback=None,
-            seed_everything_default=False,
-            auto_configure_optimizers=False,
-            load_from_checkpoint_support=False,
-            parser_kwargs={
-                "prog": f"fedlit {self.command}",
-                "description": self.description,
-                "default_env": False,
-                "dump_header": [f"fedlit=={fedlit.__version__}"],
-            },
-            args=arguments,
-            run=False,
-        )
-
-    def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Lightning's seed option, always a number: a run that cannot be repeated is no run."""
-        parser.add_argument(
-            "--seed_everything",
-            type=int,
-            default=0,
-            help="seed of initial weights, cohorts and batches (data.seed: the data)",
-        )
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The run's own options."""
-        parser.add_argument("--run", type=str | None, default=None, help="the run's folder; runs/<name> unless given")
-        parser.add_argument("--resume", action="store_true", help="continue the run in that folder, if there is one")
-        parser.add_argument("--overwrite", action="store_true", help="start anew where that folder holds a run")
-        parser.add_argument(
-            "--wandb",
-            type=Literal["online", "offline", "disabled"] | None,
-            default=None,
-            help="Weights & Biases; online when credentials are present unless given",
-        )
-        parser.add_argument("--wandb_artifact", action="store_true", help="keep the checkpoints in W&B too")
-        parser.add_argument(
-            "--experiment", type=str | None, default=None, help="the run's W&B group; the config's name unless given"
-        )
-        parser.link_arguments("seed_everything", "trainer.seed")
-        for name in ("run", "resume", "overwrite"):
-            parser.link_arguments(name, f"trainer.{name}")
-
-    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse what main() was given."""
-        assert isinstance(parser, Parser)
-        parser.configs = given_configs(args)
-        for path in parser.configs:
-            if not isinstance(read_yaml(path), dict):
-                raise ConfigError(f"{path} holds no keys. Give a YAML file with trainer, model and data.")
-        self.config = parser.parse_args(args)
-        seed = self.config.seed_everything
-        require(0 <= seed < 2**32, f"seed_everything is {seed}; give a whole number from 0 to 4294967295.")
-
-    def instantiate_classes(self) -> None:
-        """Lightning's, with plain errors."""
-        with plain_refusals():
-            super().instantiate_classes()
-
-    def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
-        """The trainer with its run folder and logger."""
-        config = self.plain_config()
-        folder = Path(self.config.run) if self.config.run else Path("runs") / default_name(config)
-        resume = self.config.resume and not self.config.overwrite
-        tracking = wandb_run(
-            self.config.wandb,
-            folder,
-            config,
-            experiment=self.experiment(config),
-            resume=resume,
-            artifact=self.config.wandb_artifact,
-        )
-        given = self.config_init.trainer.logger
-        loggers = list(given) if isinstance(given, list) else [given] if isinstance(given, Logger) else []
-        trainer = super().instantiate_trainer(
-            run=folder,
-            logger=[*loggers, *([tracking] if tracking else [])] or bool(given),
-            **kwargs,
-        )
-        assert isinstance(trainer, FederatedTrainer)
-        trainer.config = config
-        if tracking is not None:
-            trainer.callbacks.append(WandbUsers())
-        return trainer
-
-    def experiment(self, config: dict[str, Any]) -> str:
-        """What the run belongs to: --experiment, WANDB_RUN_GROUP, the names of its configs, or <data>_<algorithm>."""
-        given = self.config.experiment or os.environ.get("WANDB_RUN_GROUP")
-        assert isinstance(self.parser, Parser)
-        files = "+".join(Path(path).stem for path in self.parser.configs or [])
-        return given or files or "_".join(class_names(config)).lower()
-
-    def plain_config(self) -> dict[str, Any]:
-        """The complete, resolved config as plain data, without the options that only say where and how to write."""
-        config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, format="yaml"))
-        return {name: config[name] for name in ("seed_everything", "trainer", "model", "data")}
-
-
-@contextmanager
-def plain_refusals() -> Iterator[None]:
-    """A constructor's refusal is told apart from the parser's wrapping."""
-    try:
-        yield
-    except ValueError as error:
-        refused = re.search(r"^ +- (?!Expected an? |Does not validate)(.*)", str(error), re.MULTILINE)
-        if refused is None:
-            raise
-        raise ConfigError(refused[1]) from error
-    except MisconfigurationException as error:  # Lightning's own, such as a max_time that is none
-        raise ConfigError(" ".join(str(error).split())) from error
-
-
-@contextmanager
-def logged_to(folder: RunFolder) -> Iterator[None]:
-    """fedlit's lines also go to the run's log.txt, from the moment the folder exists."""
-    handler = logging.FileHandler(folder.log, delay=True)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    handler.addFilter(lambda record: folder.path.is_dir())
-    logger = logging.getLogger("fedlit")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        handler.close()
-
-
-def default_name(config: dict[str, Any]) -> str:
-    """<data>-<algorithm>-<seed>-<short hash>: more rounds, another engine or logger keep the folder."""
-    data, algorithm = class_names(config)
-    return run_name(data, algorithm, config["seed_everything"], fingerprint(deciding(config)))
-
-
-def class_names(config: dict[str, Any]) -> tuple[str, str]:
-    """The data set and the algorithm: `Synthetic`, `FedBC`."""
-    data, algorithm = (config[part]["class_path"].rsplit(".", 1)[-1] for part in ("data", "model"))
-    return data, algorithm
+from fedlit.tracking.command import tracked
+from fedlit.trainer import quiet_lightning
 
 
 def fit(arguments: list[str]) -> int:
@@ -211,3 +31,18 @@ def fit(arguments: list[str]) -> int:
         print("fedlit: interrupted; continue with the same command and --resume.", file=sys.stderr)
         return 130
     return 0
+
+
+@contextmanager
+def logged_to(folder: RunFolder) -> Iterator[None]:
+    """fedlit's lines also go to the run's log.txt, while the folder is this run's."""
+    handler = logging.FileHandler(folder.log, encoding="utf-8", delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(lambda record: folder.is_claimed)
+    logger = logging.getLogger("fedlit")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()

@@ -12,7 +12,7 @@ from torch import nn
 import fedlit
 from fedlit.catalogue import METRICS, SUMMARY_METRICS
 from fedlit.client import Client
-from fedlit.commands.configs import shipped_configs
+from fedlit.commandline.configs import shipped_configs
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition.base import Partition
 from fedlit.errors import ConfigError, nearest

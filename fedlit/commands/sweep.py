@@ -15,7 +15,7 @@ from fedlit.experiments.parallel import draw_parallel
 from fedlit.experiments.search import make_search
 from fedlit.experiments.sweep import Sweep, check_sweep, definition, readable
 from fedlit.experiments.sweepfile import SweepFile, find_sweep, read_sweep
-from fedlit.run import fingerprint
+from fedlit.run import chosen_by, fingerprint
 
 _SHOWN = 10
 
@@ -45,8 +45,9 @@ def main(args: argparse.Namespace) -> int:
     if file.method != "grid":
         about["seed"] = seed
     folder = args.out or Path("runs") / f"sweep-{file.path.stem}-{fingerprint(about)}"
-    ledger = Ledger.open(folder / "sweep.json", about)
-    ledger.make_folder()
+    with chosen_by("--out DIR", folder):
+        ledger = Ledger.open(folder / "sweep.json", about)
+        ledger.make_folder()
     sweep = Sweep(file, search, ledger, args.overrides, rounds)
     announce(sweep, args.jobs, console)
     if not sweep.run(console, args.jobs, retry_failed=args.retry_failed):

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from fedlit.errors import ConfigError, require
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, chosen_by
 from fedlit.tracking.failures import wandb_failures
 from fedlit.tracking.modes import has_credentials
 from fedlit.tracking.workspace import specification, workspace
@@ -27,7 +27,8 @@ def main(args: argparse.Namespace) -> int:
     built = workspace(args.entity, args.project, args.name)
     text = json.dumps(specification(built), indent=2, ensure_ascii=False) + "\n"
     if args.json is not None:
-        RunFolder(args.json.parent).write_text(args.json, text)
+        with chosen_by("--json FILE", args.json):
+            RunFolder(args.json.parent).write_text(args.json, text)
     if args.print:
         print(text, end="")
     if args.json is not None or args.print:

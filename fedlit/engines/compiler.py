@@ -3,16 +3,22 @@
 `tests/engines/test_compiler_contract.py` names each of them, so that a new torch fails there first.
 """
 
+import atexit
+import logging
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryFile, mkdtemp
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlit.places import cache_home
+
+log = logging.getLogger("fedlit")
 
 BUILDER_VERSION = "2"
 """Part of the cache's key: raise it when the program builder changes what it builds."""
@@ -31,7 +37,24 @@ def missing_compiler() -> str | None:
 
 def cache_folder() -> Path:
     """Where compiled programs are kept between runs."""
-    return cache_home() / "inductor"
+    return writable(cache_home() / "inductor")
+
+
+@cache
+def writable(folder: Path) -> Path:
+    """The folder, or one for this process alone where it cannot be written: a cache may cost time, and no run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        log.warning(
+            f"{folder} cannot be written ({error.strerror}): programs are compiled anew in every run. Give a folder "
+            "that can be written in FEDLIT_CACHE."
+        )
+    own = mkdtemp(prefix="fedlit-")
+    atexit.register(shutil.rmtree, own, ignore_errors=True)
+    return Path(own)
 
 
 def repeat_while(
@@ -77,9 +100,7 @@ def compile_program(program: Callable[..., tuple[Tensor, ...]], args: Sequence[T
     from torch._inductor import config
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    folder = cache_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
     # The graph cache refuses loops unless they are marked; the string is part of the key.
     config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = BUILDER_VERSION
     with torch.no_grad():

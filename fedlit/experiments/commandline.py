@@ -6,8 +6,8 @@ from typing import Any
 
 from jsonargparse import Namespace
 
-from fedlit.commands.configs import resolve_configs
-from fedlit.commands.fit import FitCLI, plain_refusals
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI, plain_refusals
 from fedlit.errors import ConfigError
 from fedlit.trainer import FederatedTrainer, quiet_lightning
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlit.commands.configs import find_config
-from fedlit.commands.parse_errors import read_yaml
+from fedlit.commandline.configs import find_config
+from fedlit.commandline.parse_errors import read_yaml
 from fedlit.errors import ConfigError, require
 from fedlit.experiments.commandline import check_fit, refuse_options
 from fedlit.experiments.experiment import Experiment

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from fedlit.errors import RunError
 from fedlit.experiments.board import Board
-from fedlit.experiments.jobs import Job, Outcome, Process, locked, share_cores, start
+from fedlit.experiments.jobs import Job, Outcome, Process, share_cores, start
+from fedlit.lock import FolderLock
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -105,14 +105,9 @@ def told_to_stop(runner: Runner) -> Iterator[None]:
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """Keep a folder of runs to this process: two that run the same jobs would spoil each other's records."""
-    lock = (folder / "lock").open("ab")
-    if not locked(lock):
-        lock.close()
-        raise RunError(
-            f"{folder} is in use by another fedlit process. Wait for it or stop it, or choose another folder with "
-            "--out DIR."
-        )
+    lock = FolderLock(folder, "--out DIR")
+    lock.take()
     try:
         yield
     finally:
-        lock.close()
+        lock.give_back()

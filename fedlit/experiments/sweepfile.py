@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import fedlit
-from fedlit.commands.parse_errors import read_yaml
+from fedlit.commandline.parse_errors import read_yaml
 from fedlit.errors import ConfigError, nearest
 from fedlit.experiments.commandline import refuse_options
 from fedlit.experiments.objective import Goal

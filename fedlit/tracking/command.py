@@ -23,13 +23,13 @@ def wandb_run(
     asked: str | None, folder: Path, config: dict[str, Any], *, experiment: str, resume: bool, artifact: bool
 ) -> WandbRun | None:
     """The W&B run of a run folder, or None. A resumed run continues its own curve."""
-    mode = checked_mode(asked)
+    mode = checked_mode(asked, folder)
     require(
         not artifact or mode != "disabled", "--wandb_artifact keeps checkpoints in W&B, which is off. Give --wandb too."
     )
     if mode == "disabled":
         return None
-    found = find_checkpoint(RunFolder(folder)) if resume and folder.exists() else None
+    found = find_checkpoint(RunFolder(folder)) if resume and RunFolder(folder).holds_run() else None
     settings = dotted(config)
     return WandbRun(
         project=os.environ.get("WANDB_PROJECT", "fedlit"),
@@ -54,6 +54,9 @@ def tracked(trainer: FederatedTrainer, *, artifact: bool) -> Iterator[None]:
         for run in runs:
             complete(run, trainer, artifact=artifact)
         code = 130 if trainer.interrupted else 0
+    except KeyboardInterrupt:
+        code = 130
+        raise
     finally:
         for run in runs:
             run.finish(code)

@@ -3,7 +3,13 @@
 import logging
 import netrc
 import os
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from http.client import HTTPException
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from fedlit.errors import ConfigError
 
@@ -11,17 +17,56 @@ log = logging.getLogger("fedlit")
 
 _HOW = "W&B is off: no credentials found. Turn it on with 'wandb login' or --wandb offline."
 
+_PATIENCE_S = 5.0
+"""How long a server may be silent before the run goes on without it."""
 
-def checked_mode(asked: str | None) -> str:
-    """The mode of a run that starts; a line says how to turn W&B on where nobody has decided."""
+
+def checked_mode(asked: str | None, folder: Path) -> str:
+    """The mode of a run in this folder; a line says what nobody has decided: off, or offline without a network."""
     mode = wandb_mode(asked)
-    if mode == "disabled" and asked is None and "WANDB_MODE" not in os.environ:
-        log.info(_HOW)
     if mode == "online" and not has_credentials():
         raise ConfigError(
             "W&B is to be online, but there are no credentials. Run 'wandb login', or give --wandb offline."
         )
+    if asked is not None or "WANDB_MODE" in os.environ:
+        return mode
+    if mode == "disabled":
+        log.info(_HOW)
+    if mode == "online" and not reachable(server()):
+        log.warning(
+            f"W&B does not answer at {server()}, so this run is logged offline. Send it later with "
+            f"'wandb sync {folder}/wandb/offline-run-*'; --wandb online insists, --wandb disabled does without."
+        )
+        return "offline"
     return mode
+
+
+def server() -> str:
+    """The address of W&B's server, or of one's own in WANDB_BASE_URL."""
+    return os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+
+
+def reachable(address: str) -> bool:
+    """Whether anything answers there within some seconds, through the user's proxy if there is one.
+
+    W&B itself waits two minutes. In a thread, because looking up a name knows no time limit.
+    """
+    answered = threading.Event()
+
+    def knock() -> None:
+        try:
+            urllib.request.urlopen(address, timeout=_PATIENCE_S).close()
+            answered.set()
+        except urllib.error.HTTPError:  # a refusal is an answer
+            answered.set()
+        except (OSError, ValueError, HTTPException) as error:  # of a certificate W&B may know more than Python does
+            if isinstance(getattr(error, "reason", error), ssl.SSLError):
+                answered.set()
+
+    thread = threading.Thread(target=knock, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_S)
+    return answered.is_set()
 
 
 def wandb_mode(asked: str | None) -> str:
@@ -40,6 +85,6 @@ def has_credentials() -> bool:
         return True
     path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
     try:
-        return netrc.netrc(path).authenticators("api.wandb.ai") is not None
+        return netrc.netrc(path).authenticators(urlsplit(server()).hostname or "") is not None
     except (OSError, netrc.NetrcParseError):
         return False

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.commands.configs import find_config, given_configs, resolve_configs, shipped_configs
-from fedlit.commands.fit import FitCLI
+from fedlit.commandline.configs import find_config, given_configs, resolve_configs, shipped_configs
+from fedlit.commandline.fit_cli import FitCLI
 from fedlit.errors import ConfigError
 from tests.conftest import SHIPPED
 

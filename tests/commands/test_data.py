@@ -131,7 +131,7 @@ def test_a_full_disk_leaves_the_older_files_whole(
 
     monkeypatch.setattr(os, "fsync", full)
     message = refusal(f"data {SMALL}")
-    assert re.search(r"partition cannot take the partition's files \(No space left on device\).*--out DIR", message)
+    assert re.search(r"partition cannot be written \(No space left on device\).*--out DIR", message)
     assert "--resume" not in message
 
 
@@ -295,7 +295,7 @@ def test_a_mistake_in_a_config_is_named_with_its_file(refusal: Refusal) -> None:
 @pytest.mark.parametrize("where", ["notes", "notes/deeper"])
 def test_a_file_in_the_way_of_the_folder_is_kept(refusal: Refusal, where: str) -> None:
     Path("notes").write_text("mine")
-    assert re.search(f"{where} cannot take the partition's files.*--out DIR", refusal(f"data {SMALL} --out {where}"))
+    assert re.search(f"{where} cannot be written.*--out DIR", refusal(f"data {SMALL} --out {where}"))
 
 
 # the picture

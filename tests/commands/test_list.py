@@ -2,7 +2,7 @@
 
 import fedlit
 from fedlit.catalogue import METRICS
-from fedlit.commands.configs import shipped_configs
+from fedlit.commandline.configs import shipped_configs
 from fedlit.commands.list import KINDS, LISTS, entries
 from tests.conftest import Call
 

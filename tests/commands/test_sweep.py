@@ -1,6 +1,7 @@
 """`fedlit sweep` as a user calls it: what it refuses, says, writes, and does not run again."""
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -162,7 +163,7 @@ def test_a_folder_that_another_process_uses_is_refused(call: Call, workplace: Pa
     with claimed(workplace / "out"):
         answer = call("sweep sweep.yaml --out out")
     assert answer.code == 2
-    assert "out is in use by another fedlit process" in answer.err
+    assert f"out is in use: process {os.getpid()} on " in answer.err
 
 
 def test_a_sweep_of_which_all_trials_fail_fails_and_what_is_ignored_or_unwise_is_said(

@@ -149,6 +149,20 @@ def test_compiled_programs_are_kept_in_the_cache_folder(compiled: Program, cache
 
 
 @needs_compiler
+def test_a_cache_that_cannot_be_written_costs_time_and_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDLIT_CACHE", str(tmp_path / "file"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored at the end: compile_program sets it
+    for _ in range(2):
+        (x,) = compile_program(decay, arguments(0, 4))(*arguments(0, 4))
+        assert x.tolist() == expected(0, 4)
+    (line,) = [message for message in caplog.messages if "cannot be written" in message]
+    assert "FEDLIT_CACHE" in line
+
+
+@needs_compiler
 def test_compiled_program_lets_other_threads_run(compiled: Program) -> None:
     """Were the GIL held, this thread would stand still from the call's beginning to its end."""
     worker = threading.Thread(target=compiled, args=arguments(0, 100_000))

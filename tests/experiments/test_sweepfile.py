@@ -167,3 +167,10 @@ def test_keys_that_only_w_and_bs_server_serves_are_named(tmp_path: Path) -> None
 
 def test_the_goal_is_to_minimize_unless_given_as_w_and_b_has_it(tmp_path: Path) -> None:
     assert make_sweep(tmp_path, LR, metric={"name": "val/loss"}).goal == "minimize"
+
+
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path / "mine.yaml", LR)
+    path.write_text(path.read_text() + "method: random\n")
+    with pytest.raises(ConfigError, match=r"line \d+: 'method' stands there already, in line \d+"):
+        read_sweep(path)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import wandb
 
-from fedlit.commands.configs import resolve_configs
-from fedlit.commands.fit import FitCLI
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI
 from fedlit.run import read_metrics
 from tests.conftest import TINY, Answer, Call
 from tests.tracking.offline import Offline, offline_runs

@@ -1,10 +1,14 @@
 """When W&B is on, and in which mode; nothing here uses the network."""
 
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
-from fedlit.tracking.modes import wandb_mode
+from fedlit.tracking.modes import checked_mode, reachable, wandb_mode
 from tests.conftest import TINY, Call, files
 from tests.tracking.offline import offline_runs
 
@@ -67,3 +71,65 @@ def test_a_key_in_netrc_turns_wandb_on(workplace: Path, tmp_path: Path) -> None:
 def test_a_damaged_netrc_is_no_credential(workplace: Path, tmp_path: Path) -> None:
     (tmp_path / "netrc").write_text("machine api.wandb.ai nonsense words")
     assert wandb_mode(None) == "disabled"
+
+
+# credentials, but no network
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address of this machine at which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{taken.getsockname()[1]}"
+
+
+def test_without_a_network_the_run_is_offline_and_one_line_says_how_to_send_it(
+    call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, nobody: str
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", nobody)
+    began = time.monotonic()
+    assert call(f"fit {TINY}").code == 0
+    assert time.monotonic() - began < 30, "W&B itself would wait two minutes"
+    (line,) = [message for message in caplog.messages if "W&B" in message]
+    assert nobody in line
+    assert "wandb sync run/wandb/offline-run-*" in line
+    assert len(offline_runs(Path("run"))) == 1
+
+
+def test_whoever_asks_for_online_gets_it_without_a_question(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch, nobody: str
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    monkeypatch.setenv("WANDB_BASE_URL", nobody)
+    assert checked_mode("online", Path("run")) == "online"
+    monkeypatch.setenv("WANDB_MODE", "online")
+    assert checked_mode(None, Path("run")) == "online"
+
+
+def test_a_server_that_refuses_is_reachable_and_one_that_is_silent_is_not(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert reachable(f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr("fedlit.tracking.modes._PATIENCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert not reachable(f"http://127.0.0.1:{silent.getsockname()[1]}")
+
+
+def test_a_key_for_ones_own_server_is_found_in_netrc(
+    workplace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netrc").write_text("machine wandb.example.org\n  login user\n  password " + "k" * 40 + "\n")
+    assert wandb_mode(None) == "disabled"
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert wandb_mode(None) == "online"

@@ -17,6 +17,7 @@ from fedlit.data.partition.base import Partition
 from fedlit.errors import ConfigError, nearest
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS
 from fedlit.settings import flatten
+from fedlit.strict_yaml import TwiceError, load_yaml
 
 _BASES: dict[str, type] = {
     "model": Client,
@@ -140,7 +141,12 @@ def plain_type(hint: str) -> str:
 def read_yaml(path: str) -> object:
     """A config file's content; an error names the file and the line."""
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return load_yaml(Path(path).read_text(encoding="utf-8"))
+    except TwiceError as error:
+        first, second = error.lines
+        raise ConfigError(
+            f"{path}, line {second}: '{error.key}' stands there already, in line {first}. Keep one of the two."
+        ) from error
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ConfigError(f"{path}{line}: this is not YAML ({error.problem}). Mend that line.") from error

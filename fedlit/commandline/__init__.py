@@ -1,0 +1,1 @@
+"""What `fit` and every command that runs or checks one read the command line with."""

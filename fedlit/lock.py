@@ -1,0 +1,98 @@
+"""One process at a time in a folder: an advisory lock on a file there that says who holds it.
+
+The lock dies with its process, so one that a kill left behind is taken over; the file alone means nothing.
+"""
+
+import fcntl
+import json
+import logging
+import os
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from fedlit.errors import RunError
+
+log = logging.getLogger("fedlit")
+
+
+class FolderLock:
+    """The right to write in a folder.
+
+    Args:
+        folder: it must exist when the lock is taken.
+        elsewhere: the option that chooses another folder, for the error.
+    """
+
+    def __init__(self, folder: Path, elsewhere: str) -> None:
+        self.folder, self.elsewhere = folder, elsewhere
+        self.path = folder / "lock"
+        self._fd: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this object holds it."""
+        return self._fd is not None
+
+    def take(self) -> None:
+        """Take it, or RunError with who holds it."""
+        while self._fd is None:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            try:
+                if self._is_ours(fd):
+                    os.ftruncate(fd, 0)
+                    os.write(fd, _who_we_are())
+                    self._fd = fd
+            finally:
+                if self._fd is None:
+                    os.close(fd)
+
+    def give_back(self) -> None:
+        """Let the next one in; the file goes too."""
+        if self._fd is None:
+            return
+        fd, self._fd = self._fd, None
+        with suppress(OSError):  # the folder may be gone
+            self.path.unlink()  # while it is ours: whoever has opened it meanwhile sees that it is gone
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a forked child has it open too
+        os.close(fd)
+
+    def _is_ours(self, fd: int) -> bool:
+        """Lock the open file; False if its holder has removed it in between, so that another try is due."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunError(
+                f"{self.folder} is in use: {_holder(fd)}. Wait for its end or stop it, or choose another folder with "
+                f"{self.elsewhere}."
+            ) from None
+        except OSError as error:
+            log.warning(
+                f"{self.folder} cannot be locked ({error.strerror}): its file system has no locks. Nothing keeps "
+                "a second run out of it, so start only one there."
+            )
+        return _names(self.path, fd)
+
+
+def _names(path: Path, fd: int) -> bool:
+    """Whether the path still leads to the open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(fd))
+    except FileNotFoundError:
+        return False
+
+
+def _who_we_are() -> bytes:
+    since = time.strftime("%Y-%m-%d %H:%M:%S %z")
+    return (json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}) + "\n").encode()
+
+
+def _holder(fd: int) -> str:
+    """Who holds the lock, as its file says; it is empty for an instant after the lock was taken."""
+    try:
+        said = json.loads(os.pread(fd, 4096, 0))
+        return f"process {said['pid']} on {said['host']} has written there since {said['since']}"
+    except (ValueError, LookupError, TypeError):
+        return "another process writes there"
