@@ -12,6 +12,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream
+from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
 from fedlit.server.sampling import Sampler
 from fedlit.states import ClientStates
@@ -109,5 +110,5 @@ class Gathering:
     def kept_memory(self, cohort: Cohort) -> Params:
         """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
         start, _ = cohort.start_of(self.client.phases()[0].start)
-        fresh = with_prefix("memory", self.client.local_optimizer().init(start))
+        fresh = with_prefix("memory", initial_memory(self.client.local_optimizer(), start))
         return under_prefix("memory", self.states.rows(cohort.clients, fresh))

@@ -60,6 +60,7 @@ def check_run(
     measures: MeasureOptions,
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
+    client.check_states()
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
     check_population(client, data)
