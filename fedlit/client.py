@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pytorch_lightning import LightningModule
+from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
@@ -25,7 +25,7 @@ from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
 from fedlit.local import LocalOptimizer, LocalSGD
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
-from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec
+from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec, check_state_names
 from fedlit.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
 
 
@@ -72,6 +72,8 @@ class Client(LightningModule):
     """Whether `local_work` draws; what a client draws then depends on its place in the cohort."""
     pools_data: bool = False
     """Whether one client trains on everybody's data: the yardstick without federation."""
+    _stepping: bool = False
+    """Whether a local step is running."""
 
     def __init__(
         self,
@@ -118,7 +120,6 @@ class Client(LightningModule):
             f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
             f"name of a module or tensor such as {list(net.state_dict())[-1]}.",
         )
-        self._stepping = False
 
     # ---- what an algorithm may override ---------------------------------------------------------------------------
 
@@ -259,8 +260,9 @@ class Client(LightningModule):
 
     def prepare(self) -> None:
         """Register the received model and the state rows as buffers of this client (once)."""
-        if "received" in self._modules:
+        if self.is_prepared:
             return
+        self.check_states()
         params = {name: value.detach() for name, value in self.net.named_parameters()}
         self.received = TensorGroup(params)
         like = next(iter(params.values()))
@@ -269,6 +271,18 @@ class Client(LightningModule):
                 self.add_module(name, TensorGroup(params))
             else:
                 self.register_buffer(name, like.new_tensor(initial), persistent=False)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the states are attributes of this client."""
+        return "received" in self._modules
+
+    def check_states(self) -> None:
+        """Refuse states that could not be told apart from something else, before they become attributes."""
+        if self.is_prepared:
+            return
+        attributes = {*dir(type(self)), *vars(self), *self._parameters, *self._buffers, *self._modules}
+        check_state_names(type(self).__name__, self.state_spec(), self.sent_spec(), self.carried_states(), attributes)
 
     def initial_rows(self, spec: StateSpec, received: Params, initial: Params) -> dict[str, Tensor]:
         """Stacked first values of a spec, for clients that received these models; `initial` is z^0."""
@@ -296,12 +310,37 @@ class Client(LightningModule):
         return {buffer_name(name): rows for name, rows in cohort.state.items() if name.partition(".")[0] in names}
 
     def run_step(self, method: str, batch: Batches, batch_idx: int | Tensor) -> StepOutput:
-        """Call the step and bring its answer into one form."""
+        """Call the step and bring its answer into one form; what the step was given must be as it was."""
+        given = self._given()
         self._stepping = True
         try:
-            return read_step(getattr(self, method)(batch, batch_idx), self.state_spec())
+            output = getattr(self, method)(batch, batch_idx)
+        except RuntimeError as error:
+            if "would mutate a captured Tensor" not in str(error):  # torch.func, which the vectorized engine maps with
+                raise
+            raise ConfigError(self._changed_in_place(method, "a tensor that it was given")) from error
         finally:
             self._stepping = False
+        for name, (tensor, version) in self._given().items():
+            if given[name][0] is not tensor or given[name][1] != version:
+                raise ConfigError(self._changed_in_place(method, f"'{name}'"))
+        return read_step(output, self.state_spec())
+
+    def _given(self) -> dict[str, tuple[Tensor, int]]:
+        """What a step may only read, each with torch's count of the changes in place: that costs no comparison."""
+        held = {name: value for name, value in self._buffers.items() if value is not None}
+        for group, module in self._modules.items():
+            if isinstance(module, TensorGroup):
+                held |= with_prefix("global_params" if group == "received" else group, module.read())
+        return {name: (value, value._version) for name, value in held.items()}
+
+    def _changed_in_place(self, method: str, what: str) -> str:
+        return (
+            f"{type(self).__name__}.{method} changes {what}, but a step may only read the received model "
+            "(global_params), states and what the server sent. Make a new tensor instead (y = x + 1, not x += 1 or "
+            "self.x = ...). A state that moves from step to step is returned in the step's dict, under its name in "
+            "carried_states()."
+        )
 
     def score(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """(rows,) losses and (rows,) hits of the net with these parameters and buffers, without training it."""
@@ -340,6 +379,22 @@ class Client(LightningModule):
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The server's optimiser, over z: Lightning saves and restores it. Not to be overridden."""
         return self.trainer.loop.open_server()  # type: ignore[attr-defined,no-any-return]
+
+    @property
+    def trainer(self) -> Trainer:
+        """Lightning's trainer, refused inside a local step."""
+        if self._stepping:
+            raise ConfigError(
+                "self.trainer (or current_epoch or global_step, which ask it) was read inside a local step. A step may "
+                "read its batch, the net, global_params, the states of state_spec() and what the server sent: it is "
+                "traced once and run for many clients at a time. Let a server callback write what differs by round "
+                "into cohort.sent, and declare it in sent_spec()."
+            )
+        return super().trainer
+
+    @trainer.setter
+    def trainer(self, trainer: Trainer | None) -> None:
+        LightningModule.trainer.fset(self, trainer)  # type: ignore[attr-defined]  # a property, to mypy a plain value
 
     def log(self, *args: Any, **kwargs: Any) -> None:
         """Lightning's log, refused inside a local step."""

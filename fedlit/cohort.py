@@ -3,6 +3,8 @@
 It is not what outlives the round: that is `states.ClientStates`.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -51,7 +53,7 @@ class Cohort:
     sizes: Tensor
     """(clients,) n_i: training samples."""
     steps: Tensor
-    """(clients,) local steps of this round; 0 keeps the client's rows and does not train."""
+    """(clients,) local steps of this round; 0 does not train, and keeps the client's rows unless another phase does."""
     lr: float
     """Local learning rate of this round, after any decay."""
     received: Params
@@ -66,6 +68,8 @@ class Cohort:
     """Names of the tensors that stay with each client and are not averaged."""
     memory: Params = field(default_factory=dict)
     """Stacked state of the local optimiser, where it is kept between rounds (`keep_optimizer`)."""
+    trained: Tensor = field(init=False, repr=False)
+    """(clients,) bool: who took a step in any phase of the round so far. The others keep all their rows."""
     params: Params = field(init=False, repr=False)
     """Stacked x_i: the models after local training."""
     buffers: Params = field(init=False, repr=False)
@@ -82,6 +86,9 @@ class Cohort:
     """(clients,) aggregation weights, >= 0, sum 1 over the reporting clients, 0 elsewhere."""
     pseudo_gradient: Params = field(init=False, repr=False)
     """step * (z - sum_i w_i x_i): what the server optimiser steps along."""
+
+    def __post_init__(self) -> None:
+        self.trained = torch.zeros(len(self.clients), dtype=torch.bool)
 
     def __getattr__(self, name: str) -> Any:
         if name in _FILLED_BY:
@@ -122,11 +129,36 @@ class Cohort:
         return self.received if start == "received" else self.model(start), self.received_buffers
 
     def in_phase(self, steps: Tensor, lr: float) -> "Cohort":
-        """The same cohort with the steps and the rate of one local solve; states and models are shared, not copied."""
+        """The same cohort with the steps and the rate of one local solve; states and models are shared, not copied.
+
+        Whoever takes a step in it counts as trained from then on.
+        """
         view = replace(self, steps=steps, lr=lr)
+        view.trained = self.trained = self.trained | (steps > 0)
         if "params" in vars(self):
             view.params, view.buffers = self.params, self.buffers
         return view
+
+    @contextmanager
+    def idle_rows_held(self) -> Iterator[None]:
+        """Whatever happens inside the block, clients that no phase trained keep their states and memory."""
+        if self.trained.all():
+            yield
+            return
+        idle = ~self.trained
+        state, memory = ({name: value[idle] for name, value in rows.items()} for rows in (self.state, self.memory))
+        yield
+        self.state, self.memory = _put_back(self.state, idle, state), _put_back(self.memory, idle, memory)
+
+    def trained_rows(self, rows: Params) -> tuple[list[int], Params]:
+        """The clients that a phase trained, and theirs of these stacked rows: what is kept of a round.
+
+        Whoever took no step keeps what it had, as if it had not been drawn.
+        """
+        if self.trained.all():
+            return self.clients, rows
+        clients = [client for client, trained in zip(self.clients, self.trained.tolist(), strict=True) if trained]
+        return clients, {name: value[self.trained] for name, value in rows.items()}
 
     def extreme(self, *, largest: bool) -> int:
         """Position of the reporting client with the most or fewest training samples; ties go to the lowest id."""
@@ -134,3 +166,11 @@ class Cohort:
         sizes, reports = self.sizes.tolist(), self.reports.tolist()
         positions = [k for k, sends in enumerate(reports) if sends]
         return min(positions, key=lambda k: (sign * sizes[k], self.clients[k]))
+
+
+def _put_back(rows: Params, which: Tensor, values: Params) -> Params:
+    """Copies of the stacked rows with these values at the marked clients."""
+    restored = {name: value.clone() for name, value in rows.items()}
+    for name, value in values.items():
+        restored[name][which] = value
+    return restored

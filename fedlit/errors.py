@@ -9,7 +9,7 @@ FedlitError
 """
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -47,13 +47,30 @@ class DivergedError(FedlitError):
 
 
 @contextmanager
-def located(where: str) -> Iterator[None]:
-    """Say where an error happened; its type stays, so that whoever waits for it still catches it."""
+def located(where: str | Callable[[], str]) -> Iterator[None]:
+    """Let every error that leaves the block say where it came from; its type stays, so that `except` finds it.
+
+    fedlit's own errors say it in their message, others in a note below their traceback. A DivergedError names its round
+    and client already.
+
+    Args:
+        where: what completes "This happened …": "in round 3, client 7, local step 12 (training_step)"; or a function
+            that says it, where words would cost time in every pass.
+    """
     try:
         yield
-    except Exception as error:
-        error.add_note(f"fedlit: this happened {where}.")
+    except DivergedError:
         raise
+    except FedlitError as error:
+        error.args = (f"{error} {_happened(where)}", *error.args[1:])
+        raise
+    except Exception as error:
+        error.add_note(_happened(where))
+        raise
+
+
+def _happened(where: str | Callable[[], str]) -> str:
+    return f"This happened {where if isinstance(where, str) else where()}."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream
+from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
 from fedlit.server.sampling import Sampler
 from fedlit.server.server import Server
@@ -102,5 +103,5 @@ class Gathering:
     def kept_memory(self, cohort: Cohort, server: Server) -> Params:
         """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
         start, _ = cohort.start_of(self.client.phases()[0].start)
-        fresh = with_prefix("memory", self.client.local_optimizer().init(start))
+        fresh = with_prefix("memory", initial_memory(self.client.local_optimizer(), start))
         return under_prefix("memory", server.states.rows(cohort.clients, fresh))

@@ -1,6 +1,8 @@
 """Local optimisers as pure functions: tensors in, tensors out, so that every engine can run them.
 
-`point` is where the gradient is taken, `step` applies it. The state is a dict of tensors with fixed shapes.
+`init` makes the state before the first step, `point` is where the gradient is taken, `step` applies it. All three see
+ONE client: parameters have the shapes that they have in the net, whatever the engine. The state is a dict of tensors
+with fixed shapes, of any names; the engine stacks it over the clients.
 """
 
 from dataclasses import dataclass
@@ -8,20 +10,26 @@ from typing import Protocol
 
 import torch
 
-from fedlit.params import Params, scale, sq_norm
+from fedlit.params import Params, row, scale, sq_norm, stack
 
 
 class LocalOptimizer(Protocol):
-    """What an engine asks of a local optimiser; it must be hashable (a frozen dataclass is)."""
+    """What an engine asks of a local optimiser, for one client; it must be hashable (a frozen dataclass is)."""
 
     def init(self, params: Params) -> Params:
-        """The state before the first step."""
+        """The state before the first step of a client that starts from these parameters."""
 
     def point(self, params: Params, state: Params) -> Params:
         """Where the gradient is taken."""
 
     def step(self, params: Params, grads: Params, state: Params, lr: float | torch.Tensor) -> tuple[Params, Params]:
         """One step; returns (parameters, state)."""
+
+
+def initial_memory(optimizer: LocalOptimizer, start: Params) -> Params:
+    """Stacked: the state of every client before its first step, for the stacked models from which they start."""
+    clients = len(next(iter(start.values())))
+    return stack([optimizer.init(row(start, k)) for k in range(clients)])
 
 
 @dataclass(frozen=True)

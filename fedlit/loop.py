@@ -132,7 +132,8 @@ class FederatedLoop(_FitLoop):
         self.first_risk = check_divergence(cohort, self.first_risk, self.options.divergence_factor)
         if "risk_trained" in self.needs:
             cohort.risk_trained = evaluator.risks(cohort.params | cohort.buffers, data.train)
-        self.call("on_cohort_trained", cohort)
+        with cohort.idle_rows_held():
+            self.call("on_cohort_trained", cohort)
         step = self.weigh(cohort)
         cohort.pseudo_gradient = pseudo_gradient(server.z, cohort, step)
         self.call("on_pseudo_gradient", cohort)
@@ -177,8 +178,9 @@ class FederatedLoop(_FitLoop):
         rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.own})
         if self.keeps_local_models or "local" in self.client.state_spec():
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
-        self.states.update(cohort.clients, rows)
-        self.measuring.changed(cohort.clients)
+        clients, rows = cohort.trained_rows(rows)
+        self.states.update(clients, rows)
+        self.measuring.changed(clients)
 
     def measure(
         self, cohort: Cohort | None, started: float, trained: float

@@ -3,7 +3,7 @@
 A *stacked* dict has the client as the first dimension of every tensor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +55,11 @@ def expand(params: Mapping[str, Tensor], clients: int) -> Params:
 def row(stacked: Mapping[str, Tensor], k: int) -> Params:
     """The k-th client's tensors of a stacked dict, as views."""
     return {name: value[k] for name, value in stacked.items()}
+
+
+def stack(rows: Sequence[Mapping[str, Tensor]]) -> Params:
+    """The inverse, for all clients: one tensor per name, with the client as first dimension."""
+    return {name: torch.stack([own[name] for own in rows]) for name in rows[0]}
 
 
 def with_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:

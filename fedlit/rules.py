@@ -61,6 +61,7 @@ def check_run(
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_optimizers(client)
+    client.check_states()
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
     check_population(client, data)

@@ -3,13 +3,15 @@
 Rows are kept only for clients that were touched; scalars and whole models alike. It knows no algorithm.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedlit.errors import require
 
 
 class ModelRow(Enum):
@@ -33,6 +35,49 @@ class _Before:
     names: frozenset[str]
     slots: Tensor
     rows: dict[str, Tensor]
+
+
+RESERVED = {
+    "received": "the received model",
+    "trained": "the model of the phase before",
+    "global": "the server's model, where a personal model is chosen",
+    "own": "the tensors of keep_local",
+    "memory": "the local optimiser's state",
+    "loss": "the loss in a step's dict",
+    "task": "the logged loss in a step's dict",
+}
+"""Names that already mean something beside a client's states."""
+
+
+def check_state_names(
+    client: str, kept: StateSpec, sent: StateSpec, carried: Collection[str], attributes: Collection[str]
+) -> None:
+    """Refuse names that could not be told apart from something else.
+
+    Args:
+        client: the class that declares them.
+        kept: its `state_spec`.
+        sent: its `sent_spec`.
+        carried: its `carried_states`.
+        attributes: what the client has under a name of its own already.
+    """
+    for name in carried:
+        require(
+            name in kept, f"{client} carries a state named '{name}', but its state_spec() lacks it. Declare it there."
+        )
+    for name, initial in [*kept.items(), *sent.items()]:
+        what = f"{client} declares a state named '{name}', but"
+        require(
+            not (name in kept and name in sent), f"{what} in both state_spec() and sent_spec(). Rename one of them."
+        )
+        require(name not in RESERVED, f"{what} that name stands for {RESERVED.get(name)}. Choose another name.")
+        require(name.isidentifier(), f"{what} a step reads it as self.<name>. Choose a Python name, without dots.")
+        require(name not in attributes, f"{what} {client}.{name} is something else already. Choose another name.")
+        require(
+            name != "local" or isinstance(initial, ModelRow),
+            f"{what} 'local' is x_i, a whole model, and here it starts as {initial}. Give RECEIVED, INITIAL or ZEROS, "
+            "or choose another name.",
+        )
 
 
 class ClientStates:
@@ -79,14 +124,14 @@ class ClientStates:
         return self._rows[name][self._slots[client]]
 
     def update(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
-        """Store the stacked rows of these clients; everyone else is untouched."""
+        """Store the stacked rows of these clients, possibly of none; everyone else is untouched."""
         assert self._before is None, "the last update was neither settled nor taken back"
         known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
         held = {name: self._rows[name][known] for name in rows if name in self._rows}
         self._before = _Before(len(self._slots), frozenset(self._rows), known, held)
         for client in clients:
             self._slots.setdefault(client, len(self._slots))
-        slots = torch.tensor([self._slots[client] for client in clients])
+        slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
         for name, value in rows.items():
             self._reserve(name, value)
             self._rows[name][slots] = value.detach().to(self._rows[name].dtype)

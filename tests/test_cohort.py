@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlit import Cohort
+from fedlit.states import ClientStates
 from tests.server import make_cohort
 
 LATER = {
@@ -67,3 +68,57 @@ def test_extreme_client_reports_and_ties_go_to_the_lowest_id(
     reporting = [(size, client) for client, size, reports in members if reports]
     size = extreme([size for size, _ in reporting])
     assert cohort.clients[cohort.extreme(largest=largest)] == min(client for n, client in reporting if n == size)
+
+
+def two_phases(first: list[int], second: list[int]) -> Cohort:
+    """A cohort of three after two local solves with these steps."""
+    state = {"dual": torch.tensor([1.0, 2.0, 3.0]), "local.w": torch.ones(3, 2)}
+    cohort = make_cohort(clients=[4, 7, 9], state=state, memory={"w": torch.zeros(3, 2)})
+    for steps in (first, second):
+        cohort.in_phase(torch.tensor(steps), 0.1)
+    return cohort
+
+
+def test_nobody_has_trained_before_the_first_phase() -> None:
+    assert make_cohort().trained.tolist() == [False] * 3
+
+
+def test_client_with_steps_in_any_phase_has_trained() -> None:
+    assert two_phases([2, 0, 0], [0, 1, 0]).trained.tolist() == [True, True, False]
+
+
+def test_client_without_a_step_keeps_its_rows_whatever_a_callback_does() -> None:
+    cohort = two_phases([2, 0, 0], [0, 1, 0])
+    with cohort.idle_rows_held():
+        cohort.state["dual"] = cohort.state["dual"] - 0.2  # replaced, as dual ascent does
+        cohort.state["local.w"] += 1  # changed in place
+        cohort.memory["w"] += 1
+        cohort.state["new"] = torch.ones(3)
+    torch.testing.assert_close(cohort.state["dual"], torch.tensor([0.8, 1.8, 3.0]))
+    assert cohort.state["local.w"][:, 0].tolist() == [2, 2, 1]
+    assert cohort.memory["w"][:, 0].tolist() == [1, 1, 0]
+    assert cohort.state["new"].tolist() == [1, 1, 1]
+
+
+def test_where_all_trained_nothing_is_copied() -> None:
+    cohort = two_phases([1, 1, 0], [0, 0, 1])
+    moved = torch.zeros(3)
+    with cohort.idle_rows_held():
+        cohort.state["dual"] = moved
+    assert cohort.state["dual"] is moved
+    rows = {"dual": moved}
+    assert cohort.trained_rows(rows) == ([4, 7, 9], rows)
+
+
+def test_rows_are_kept_of_those_who_trained() -> None:
+    clients, rows = two_phases([2, 0, 0], [0, 0, 1]).trained_rows({"dual": torch.tensor([1.0, 2.0, 3.0])})
+    assert clients == [4, 9]
+    assert rows["dual"].tolist() == [1, 3]
+
+
+def test_round_in_which_nobody_trained_keeps_nothing() -> None:
+    states = ClientStates()
+    states.update([7], {"dual": torch.tensor([5.0])})
+    states.update(*two_phases([0, 0, 0], [0, 0, 0]).trained_rows({"dual": torch.ones(3)}))
+    assert states.touched == [7]
+    assert states.row("dual", 7) == 5

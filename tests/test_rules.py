@@ -16,6 +16,7 @@ from fedlit.measuring import MeasureOptions
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.server.sampling import Sampler, SizeSampler, UniformSampler
 from fedlit.server.weights import Weighting
+from fedlit.states import RECEIVED, StateSpec
 
 FEATURES, CLASSES = 5, 3
 
@@ -223,3 +224,80 @@ def test_the_objective_over_all_clients_is_refused_where_clients_pass() -> None:
 def test_an_extra_metric_that_does_not_exist_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'global/grad_norm2'"):
         FederatedTrainer(extra_metrics=["global/grad_norm"])
+
+
+# names of states
+
+
+def keeping(kept: dict[str, Any], sent: dict[str, Any] | None = None, carried: tuple[str, ...] = ()) -> Client:
+    """A client with these states."""
+
+    class Keeper(FedAvg):
+        def state_spec(self) -> StateSpec:
+            return kept
+
+        def sent_spec(self) -> StateSpec:
+            return sent or {}
+
+        def carried_states(self) -> tuple[str, ...]:
+            return carried
+
+    return Keeper(Softmax(FEATURES, CLASSES))
+
+
+STANDS_FOR = {
+    "own": "the tensors of keep_local",
+    "memory": "the local optimiser's state",
+    "received": "the received model",
+    "trained": "the model of the phase before",
+    "global": "the server's model",
+    "loss": "the loss in a step's dict",
+    "task": "the logged loss",
+}
+
+
+@pytest.mark.parametrize("initial", [0.0, RECEIVED], ids=["number", "model"])
+@pytest.mark.parametrize(("name", "what"), STANDS_FOR.items(), ids=list(STANDS_FOR))
+def test_reserved_names_of_states_are_refused(name: str, what: str, initial: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"Keeper declares a state named '{name}', but that name stands for {what}"):
+        check(keeping({name: initial}))
+
+
+@pytest.mark.parametrize("name", ["weights", "net", "lr", "forward", "task_loss", "trainer", "needs", "device"])
+def test_states_that_shadow_an_attribute_of_the_client_are_refused(name: str) -> None:
+    for client in (keeping({name: 0.0}), keeping({}, sent={name: RECEIVED})):
+        with pytest.raises(ConfigError, match=rf"state named '{name}', but Keeper\.{name} is something else already"):
+            check(client)
+
+
+@pytest.mark.parametrize("name", ["my.state", "2nd", "a-b", ""])
+def test_states_that_a_step_could_not_read_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"state named '{re.escape(name)}', but a step reads it as self\.<name>"):
+        check(keeping({name: 0.0}))
+
+
+def test_a_number_named_local_is_refused_and_a_model_is_not() -> None:
+    with pytest.raises(ConfigError, match=r"'local' is x_i, a whole model, and here it starts as 0\.5"):
+        check(keeping({"local": 0.5}))
+    check(keeping({"local": RECEIVED}))
+
+
+def test_a_state_that_is_kept_and_sent_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'control', but in both state_spec\(\) and sent_spec\(\)"):
+        check(keeping({"control": 0.0}, sent={"control": 0.0}))
+
+
+def test_a_carried_state_must_be_declared() -> None:
+    with pytest.raises(ConfigError, match=r"carries a state named 'theta', but its state_spec\(\) lacks it"):
+        check(keeping({}, carried=("theta",)))
+
+
+def test_a_client_that_is_prepared_may_be_checked_again() -> None:
+    client = keeping({"dual": 0.0, "local": RECEIVED}, sent={"control": RECEIVED})
+    client.prepare()
+    check(client)
+
+
+def test_names_are_checked_when_states_become_attributes_as_well() -> None:
+    with pytest.raises(ConfigError, match="state named 'own'"):
+        keeping({"own": RECEIVED}).prepare()

@@ -37,6 +37,7 @@ class ClientData:
     adapt: list[Tensor]
     groups: list[str]  # of each client a domain or a kind of corruption; empty texts where there are none
     vary: Vary | None = None  # draws the augmentation of a client's batches, given as row numbers
+    largest: int | None = None  # no client of any round has more training rows; None where that is not known
 
 
 class FederatedDataModule(LightningDataModule, ABC):
@@ -216,6 +217,7 @@ class FederatedDataModule(LightningDataModule, ABC):
             adapt=[everyone.adapt[client] for client in ids],
             groups=[everyone.groups[client] for client in ids],
             vary=everyone.vary,
+            largest=int(self.sizes.max()),
         )
 
     def cast(self, dtype: torch.dtype) -> None:

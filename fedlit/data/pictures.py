@@ -218,12 +218,16 @@ class PictureData(FederatedDataModule):
             adapt=nothing,
             groups=[client.group for client in drawn],
             vary=self.vary,
+            largest=self._fresh_samples,
         )
 
-    def _drawn(self, round: int, k: int) -> Corrupted:
+    @property
+    def _fresh_samples(self) -> int:
         assert self.fresh is not None
-        samples = self.fresh.samples if self.limit is None else min(self.limit, self.fresh.samples)
-        return self._corrupted(self._pool_and_val[0], samples, round=round, position=k)
+        return self.fresh.samples if self.limit is None else min(self.limit, self.fresh.samples)
+
+    def _drawn(self, round: int, k: int) -> Corrupted:
+        return self._corrupted(self._pool_and_val[0], self._fresh_samples, round=round, position=k)
 
 
 class MNIST(PictureData):

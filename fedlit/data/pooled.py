@@ -27,5 +27,12 @@ class Pooled:
         nothing = [torch.empty(0, dtype=torch.int64)]
         train = [torch.cat(everyone.train)]
         return ClientData(
-            everyone.store, train, val=nothing, test=nothing, adapt=nothing, groups=[""], vary=everyone.vary
+            everyone.store,
+            train,
+            val=nothing,
+            test=nothing,
+            adapt=nothing,
+            groups=[""],
+            vary=everyone.vary,
+            largest=len(train[0]),
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.keys import Purpose, Stream
-from fedlit.local import LocalOptimizer
+from fedlit.local import LocalOptimizer, initial_memory
 from fedlit.params import Params
 from fedlit.step import Phase
 
@@ -34,6 +34,10 @@ class TrainData(Protocol):
     @property
     def vary(self) -> Callable[[np.ndarray, np.random.Generator], np.ndarray] | None:
         """Draws the augmentation of batches that are given as row numbers; None where there is none."""
+
+    @property
+    def largest(self) -> int | None:
+        """No client of any round has more training rows; None where that is not known."""
 
 
 class _OneStreamEach(threading.local):
@@ -62,7 +66,7 @@ class Engine:
         """The phase's optimiser and, stacked, its state before the first step: the kept one, or a new one."""
         optimizer = phase.optimizer or client.local_optimizer()
         kept = cohort.memory if phase.optimizer is None or phase.start == "trained" else {}
-        return optimizer, kept or optimizer.init(start)
+        return optimizer, kept or initial_memory(optimizer, start)
 
     def planner(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> "Callable[[int], BatchPlan]":
         """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone, in any order.
@@ -70,12 +74,13 @@ class Engine:
         A step takes `batches_per_step` of them, one after the other.
         """
         per_epoch, steps = client.batches_per_epoch(cohort.sizes.numpy()).tolist(), cohort.steps.tolist()
+        size = batch_rows(client, data)
 
         def plan(k: int) -> BatchPlan:
             key = {"round": cohort.round, "client": cohort.clients[k], "index": phase.stream}
             rng = self._threads.stream.at(self.seed, Purpose.BATCHES, **key)
             count = steps[k] * client.batches_per_step
-            plan = plan_batches(rng, data.train[k].numpy(), count, client.batch_size, per_epoch[k])
+            plan = plan_batches(rng, data.train[k].numpy(), count, size, per_epoch[k])
             return plan if data.vary is None else replace(plan, index=data.vary(plan.index, rng))
 
         return plan
@@ -87,6 +92,11 @@ class BatchPlan:
 
     index: np.ndarray
     counts: np.ndarray
+
+
+def batch_rows(client: Client, data: TrainData) -> int:
+    """Rows of a batch with its padding: `batch_size`, unless no client ever fills it."""
+    return client.batch_size if data.largest is None else min(client.batch_size, max(data.largest, 1))
 
 
 def plan_batches(rng: np.random.Generator, index: np.ndarray, steps: int, size: int, per_epoch: int) -> BatchPlan:
@@ -104,8 +114,6 @@ def _batch_counts(rows: int, size: int, per_epoch: int, steps: int) -> np.ndarra
     return np.minimum(size, rows - size * (np.arange(steps) % max(per_epoch, 1)))
 
 
-@lru_cache(maxsize=64)
-def row_weights(size: int) -> np.ndarray:
-    """(size + 1, size): line n holds 1/n for the first n rows and 0 for the padding."""
-    counts = np.arange(size + 1)[:, None]
-    return np.where(np.arange(size) < counts, 1.0 / np.maximum(counts, 1), 0.0)
+def row_weights(counts: np.ndarray, size: int) -> np.ndarray:
+    """(batches, size): for batches of so many real rows, 1/n for these and 0 for the padding."""
+    return np.where(np.arange(size) < counts[:, None], 1.0 / counts[:, None], 0.0)

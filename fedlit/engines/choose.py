@@ -15,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedlit.client import Client
 from fedlit.engines.base import Engine, Rows
 from fedlit.engines.compiler import missing_compiler
+from fedlit.engines.probe import reads_padding
 from fedlit.engines.program import mixes_rows
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
@@ -31,6 +32,8 @@ THREADED_FLOP = 1e8
 """Operations of a step from which threads inside one operation help; below, they only wait for each other."""
 SMALL_NET = 20_000
 """Parameters up to which several lanes beat one (docs/performance.md)."""
+COUNTED_ROWS = 1024
+"""Rows of a batch on which operations are counted, at most: more only cost memory."""
 EAGER_LANES = 16
 """Lanes of the eager form, which lives from stacking many clients."""
 
@@ -114,6 +117,10 @@ def _engine(
             return _sequential(f"{work}: compiling would not pay", threads)
         if not compiled and not _is_small(client.net):
             return _sequential(no_compiler or "the eager form is slower on this network", threads)
+    padded = reads_padding(client, sample)
+    if padded is not None:
+        check_not_asked_for(request, client, padded)
+        return _sequential(f"{padded} reads padding rows: use batch.row_weights, or self.task_loss", threads)
     return _vectorized(request, client, planned, per_round, compiled, threads, no_compiler or work)
 
 
@@ -164,15 +171,27 @@ def check_one_eager_lane(request: Request, why: str) -> None:
     )
 
 
+def check_not_asked_for(request: Request, client: Client, method: str) -> None:
+    """Refuse the vectorized engine for a step that would be wrong in it."""
+    require(
+        request.engine != "vectorized",
+        f"trainer.engine is vectorized, which fills every batch up to one size, but {type(client).__name__}.{method} "
+        "reads the padding: its result changes with rows of weight 0. Let it weigh one loss per row, "
+        "(losses * batch.row_weights).sum(), which is what self.task_loss(batch) does; or set trainer.engine to "
+        "sequential, which pads nothing.",
+    )
+
+
 def step_flop(client: Client, sample: Tensor) -> float:
     """Floating-point operations of one local step: about three forward passes over a batch."""
-    batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
+    rows = min(client.batch_size, COUNTED_ROWS)
+    batch = sample.unsqueeze(0).expand(rows, *sample.shape)
     training = client.net.training
     client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
         client.net(batch)
     client.net.train(training)
-    return 3.0 * float(counter.get_total_flops())
+    return 3.0 * float(counter.get_total_flops()) * (client.batch_size / rows)
 
 
 def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:
@@ -187,7 +206,7 @@ _LSTM_FLOP = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flop}
 
 def draws_by_itself(client: Client, sample: Tensor) -> bool:
     """Whether a training pass of the net moves torch's generator (nn.Dropout, F.dropout, RReLU …)."""
-    batch = sample.unsqueeze(0).expand(client.batch_size, *sample.shape)
+    batch = sample.unsqueeze(0).expand(min(client.batch_size, COUNTED_ROWS), *sample.shape)
     training = client.net.training
     client.net.train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():

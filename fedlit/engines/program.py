@@ -90,7 +90,7 @@ class Schedule(NamedTuple):
     """(capacity, lanes) the client's own step number; None where no step reads it."""
 
 
-class _Step(nn.Module):
+class StepModule(nn.Module):
     """A client's step as a module's forward, so that functional_call can replace all that it reads."""
 
     def __init__(self, client: Client, method: str) -> None:
@@ -113,10 +113,19 @@ def mixes_rows(client: Client) -> bool:
 class LocalProgram:
     """Steps t0 to t1 of every lane, for one client class, net, batch shape and number of lanes."""
 
-    def __init__(self, client: Client, phase: Phase, rows: Rows, lanes: int, carried: Layout, context: Layout) -> None:
-        self.step_module = _Step(client, phase.step_method)
+    def __init__(
+        self,
+        client: Client,
+        phase: Phase,
+        rows: Rows,
+        lanes: int,
+        carried: Layout,
+        context: Layout,
+        batch_rows: int | None = None,
+    ) -> None:
+        self.step_module = StepModule(client, phase.step_method)
         self.optimizer = phase.optimizer or client.local_optimizer()
-        self.batch_size, self.batches_per_step = client.batch_size, client.batches_per_step
+        self.batch_size, self.batches_per_step = batch_rows or client.batch_size, client.batches_per_step
         self.rows = rows
         self.lanes = lanes
         self.cuts_padding = mixes_rows(client)

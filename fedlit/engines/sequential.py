@@ -6,9 +6,10 @@ from torch import Tensor
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
+from fedlit.errors import located
 from fedlit.keys import Purpose, torch_seed
 from fedlit.local import LocalOptimizer
-from fedlit.params import Params, clone, load, row
+from fedlit.params import Params, clone, load, row, stack
 from fedlit.step import Batch, Batches, Phase, StepOutput, state_name
 
 
@@ -54,15 +55,17 @@ class SequentialEngine(Engine):
         with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
             key = torch_seed(self.seed, Purpose.DROPOUT, round=cohort.round, client=cohort.clients[k])
             torch.default_generator.manual_seed(key)  # torch.manual_seed would ask every device: 0.7 ms a client
+            who = f"in round {cohort.round + 1}, client {cohort.clients[k]}"
             for step in range(int(cohort.steps[k])):
-                params = clone(client.local_params)
-                load(client.net, optimizer.point(params, memory))
-                output = client.run_step(phase.step_method, self._batches(client, store, plan, step), step)
-                grads = gradients(output, client.local_params)
-                with torch.no_grad():
-                    moved, memory = optimizer.step(params, grads, memory, cohort.lr)
-                    load(client.net, moved)
-                self._carry(client, cohort, output, k)
+                with located(f"{who}, local step {step + 1} ({phase.step_method})"):
+                    params = clone(client.local_params)
+                    load(client.net, optimizer.point(params, memory))
+                    output = client.run_step(phase.step_method, self._batches(client, store, plan, step), step)
+                    grads = gradients(output, client.local_params)
+                    with torch.no_grad():
+                        moved, memory = optimizer.step(params, grads, memory, cohort.lr)
+                        load(client.net, moved)
+                    self._carry(client, cohort, output, k)
                 tasks.append(output.task)
         return torch.stack(tasks).mean() if tasks else torch.full((), torch.nan), memory
 
@@ -93,8 +96,3 @@ def gradients(output: StepOutput, params: Params) -> Params:
         name: torch.zeros_like(value) if grad is None else grad
         for (name, value), grad in zip(params.items(), found, strict=True)
     }
-
-
-def stack(rows: list[Params]) -> Params:
-    """One tensor per name, with the client as first dimension."""
-    return {name: torch.stack([own[name] for own in rows]) for name in rows[0]}

@@ -7,7 +7,7 @@ would not give the same bits.
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
-from fedlit.engines.base import BatchPlan, Engine, Rows, Store, TrainData, row_weights
+from fedlit.engines.base import BatchPlan, Engine, Rows, Store, TrainData, batch_rows, row_weights
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.program import Layout, LocalProgram, Schedule
+from fedlit.errors import located
 from fedlit.params import Params, under_prefix, with_prefix
 from fedlit.step import Phase, state_name
 
@@ -57,6 +58,10 @@ class Task:
     plan: Callable[[int], BatchPlan]
     store: Store
     lr: Tensor
+    batch_rows: int
+    clients: list[int]
+    where: str
+    """The round and the step method, for errors."""
     out: Tensor
     """(clients, D) what each client carries: as it starts, and, once it is done, as it ends."""
 
@@ -97,7 +102,7 @@ class Worker:
         self._arrays = [part.numpy() for part in self.schedule if part is not None]
         self.ticks = torch.split(torch.arange(capacity + 1), 1)
         self.per_step = per_step
-        self.weights = row_weights(size).astype(self.schedule.row_weights.numpy().dtype)
+        self.batch_size = size
 
     def train(self, timeline: list[list[Job]], task: Task) -> None:
         """Run every job of these lanes."""
@@ -115,7 +120,8 @@ class Worker:
             now = window
             for end in [end for end in ends if window < end < window + capacity] + [min(window + capacity, length)]:
                 if end > now:
-                    self.flat = self._advance(task, now - window, end - window)
+                    with located(lambda: _trained_at_once(task, waiting)):
+                        self.flat = self._advance(task, now - window, end - window)
                     self._swap(waiting, end, task)
                     now = end
 
@@ -147,7 +153,7 @@ class Worker:
                     batches = slice(own.start * self.per_step, own.stop * self.per_step)
                     steps, plan = own.stop - own.start, plans[job.row]
                     index[here, lane] = plan.index[batches].reshape(steps, -1)
-                    weights[here, lane] = self.weights[plan.counts[batches]].reshape(steps, -1)
+                    weights[here, lane] = row_weights(plan.counts[batches], self.batch_size).reshape(steps, -1)
                     step[here, lane] = np.arange(own.start, own.stop)
 
 
@@ -185,6 +191,9 @@ class VectorizedEngine(Engine):
             plan=self.planner(client, cohort, data, phase),
             store=data.store,
             lr=like.new_tensor(cohort.lr),
+            batch_rows=batch_rows(client, data),
+            clients=cohort.clients,
+            where=f"in round {cohort.round + 1}, {phase.step_method}",
             out=layout.join(carried),
         )
         crew = self._crew(client, phase, layout, task)
@@ -207,8 +216,13 @@ class VectorizedEngine(Engine):
         ]
         before = torch.get_num_threads()
         torch.set_num_threads(1)
-        crew[0].train(shares[0], task)  # the calling thread works too: one hand-over less
-        torch.set_num_threads(before)
+        try:
+            crew[0].train(shares[0], task)  # the calling thread works too: one hand-over less
+        except Exception:
+            wait(jobs)  # nobody trains on when the round has failed
+            raise
+        finally:
+            torch.set_num_threads(before)
         for job in jobs:
             job.result()
 
@@ -237,15 +251,22 @@ class VectorizedEngine(Engine):
         """The workers of a phase; built, and their program compiled, in the first round."""
         if phase not in self._crews:
             context = Layout.of(task.context, stacked=True)
-            program = LocalProgram(client, phase, self.rows, self.lanes, carried, context)
+            program = LocalProgram(client, phase, self.rows, self.lanes, carried, context, task.batch_rows)
             crew = [Worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
-                run = compiled_form(program, crew[0], task)
+                with located(f"{task.where}, while it was traced and compiled for all clients"):
+                    run = compiled_form(program, crew[0], task)
                 for worker in crew:
                     worker.run, worker.context = run, program.context_read
             self._crews[phase] = crew
         return self._crews[phase]
+
+
+def _trained_at_once(task: Task, waiting: list[list[Job]]) -> str:
+    """The place of an error in lanes that run together."""
+    clients = sorted(task.clients[jobs[-1].row] for jobs in waiting if jobs)
+    return f"{task.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"
 
 
 def compiled_form(program: LocalProgram, worker: Worker, task: Task) -> Run:
