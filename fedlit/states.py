@@ -24,6 +24,11 @@ RECEIVED, INITIAL, ZEROS = ModelRow
 StateSpec = dict[str, float | ModelRow]
 
 
+def number_states(spec: StateSpec) -> list[str]:
+    """Names of the states that are one number for each client."""
+    return [name for name, initial in spec.items() if not isinstance(initial, ModelRow)]
+
+
 class ClientStates:
     """Named rows per client, stored densely in the order of first participation."""
 
