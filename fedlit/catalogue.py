@@ -111,7 +111,7 @@ _FIXED = frozenset(METRICS)
 def declare(states: Mapping[str, ShownState]) -> None:
     """Take in the words for states and their curves."""
     for name, given in states.items():
-        shown = STATES[name] = given.named(name)
+        shown = given.named(name)
         for curve, statistic in (shown.curves or {}).items():
             if curve in _FIXED or statistic not in _WORDS:
                 raise ConfigError(
@@ -119,6 +119,7 @@ def declare(states: Mapping[str, ShownState]) -> None:
                     f"metric's, and one of {', '.join(_WORDS)}."
                 )
             METRICS[curve] = curve_of_a_state(shown.label, statistic)
+        STATES[name] = shown
 
 
 def curve_of_a_state(label: str, statistic: Statistic) -> Metric:

@@ -26,8 +26,8 @@ from fedlit.report.figures.curves import MOST_BANDS, curves_figure, group_panels
 from fedlit.report.figures.look import NARROW, WIDE, look, new_panels, sequential, styles_of
 from fedlit.report.figures.rounds import client_group_curves, mean_weights
 from fedlit.report.figures.sweeps import find_sweeps
-from fedlit.report.figures.swept import against_figure, swept_figure, against_state_figure
-from fedlit.report.figures.users import cloud, state_rounds, last_part, last_round, users_of
+from fedlit.report.figures.swept import against_figure, against_state_figure, swept_figure
+from fedlit.report.figures.users import SHARE, cloud, last_part, last_round, state_rounds, users_of
 from fedlit.results import Group, find_runs, group_runs, read_run
 from fedlit.run import RunFolder
 from tests.conftest import files as contents
@@ -133,7 +133,7 @@ RECORDS: dict[int, Columns] = {
 
 def test_a_client_is_shown_in_the_last_round_in_which_it_took_part(tmp_path: Path) -> None:
     group = group_with_clients(tmp_path, RECORDS)
-    by_share = cloud(group, last_part, "share", "weight")
+    by_share = cloud(group, last_part, SHARE, "weight")
     assert by_share.x == pytest.approx([10 / 40, 30 / 90, 60 / 90])
     assert by_share.y == pytest.approx([0.2, 0.5, 0.5])
     assert cloud(group, last_part, "dual", "weight").x.tolist() == [1, 6, 6]
@@ -427,7 +427,8 @@ def test_values_that_are_all_alike_do_not_look_like_a_curve() -> None:
 
 EVERYTHING = [
     *("accuracy", "loss", "user_accuracy", "min_max_user", "worst_best_user", "coefficients_by_round"),
-    *("weight_by_dual", "weight_by_size", "dual_by_size", "dual_by_size_rounds", "variance", "user_ranks"),
+    *("weight_by_dual", "weight_by_tolerance", "weight_by_size", "dual_by_size", "dual_by_size_rounds"),
+    *("tolerance_by_size", "tolerance_by_size_rounds", "variance", "user_ranks"),
 ]
 
 
