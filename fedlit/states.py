@@ -53,7 +53,7 @@ class ClientStates:
         for name, default in defaults.items():
             rows[name] = default.clone()
             if known:
-                rows[name][known] = self._rows[name][slots]
+                rows[name][known] = self._rows[name][slots].to(default.dtype)  # a callback may have changed it
         return rows
 
     def keeps(self, name: str) -> bool:
