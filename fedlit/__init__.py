@@ -18,6 +18,7 @@ from fedlit.algorithms.perfedbc import PerFedBC
 from fedlit.algorithms.pfedme import PFedMe
 from fedlit.algorithms.qfedavg import QFedAvg
 from fedlit.algorithms.scaffold import Scaffold
+from fedlit.catalogue import ShownState
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
@@ -105,6 +106,7 @@ __all__ = [
     "Samples",
     "ServerCallback",
     "Shakespeare",
+    "ShownState",
     "SizeSampler",
     "Softmax",
     "Synthetic",

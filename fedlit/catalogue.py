@@ -1,10 +1,15 @@
 """Every metric once: its name, what people call it, its unit, which way is better, and its definition in a line.
 
 Loggers, tables, pictures, the dashboard and `fedlit list` take their words from here; docs/metrics.md has the formulas.
+What clients keep is named by the algorithm that keeps it: its words come here when its class is defined, or when the
+folder of one of its runs is read.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+from fedlit.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,31 @@ class Metric:
     """`share`: in [0, 1], shown as a percentage."""
     best: Literal["max", "min"] | None = None
     """Which way is better; None where neither is."""
+
+
+Statistic = Literal["mean", "min", "max"]
+"""Of a number that clients keep, over the clients that report."""
+
+
+@dataclass(frozen=True)
+class ShownState:
+    """How a number that clients keep is called and drawn."""
+
+    label: str = ""
+    """For headings and axes; the state's name unless given."""
+    curves: Mapping[str, Statistic] | None = None
+    """Metric -> what it is of the cohort's numbers after a round; `state/<name>_mean` unless given."""
+
+    def named(self, name: str) -> "ShownState":
+        """With what holds for a state of this name where nothing was given."""
+        curves: Mapping[str, Statistic] = {f"{_STATE}{name}{_MEAN}": "mean"}
+        return ShownState(self.label or name, curves if self.curves is None else self.curves)
+
+
+_STATE, _MEAN = "state/", "_mean"
+_WORDS: dict[Statistic, str] = {"mean": "mean", "min": "smallest", "max": "largest"}
+STATES: dict[str, ShownState] = {}
+"""The states that were declared with words of their own, complete."""
 
 
 METRICS: dict[str, Metric] = {
@@ -59,10 +89,6 @@ METRICS: dict[str, Metric] = {
     "max_user/weight": Metric("max-user coefficient", "aggregation weight of the cohort's largest client"),
     "min_user/size_share": Metric("min-user share of samples", "n_j / Σ n of the cohort's smallest client"),
     "max_user/size_share": Metric("max-user share of samples", "n_j / Σ n of the cohort's largest client"),
-    "dual/mean": Metric("dual λ, mean", "over the cohort, after the round"),
-    "dual/min": Metric("dual λ, smallest", "over the cohort, after the round"),
-    "dual/max": Metric("dual λ, largest", "over the cohort, after the round"),
-    "tolerance/mean": Metric("tolerance γ, mean", "over the cohort, after the round"),
     "distance/mean": Metric("distance ‖x_i − z‖²", "mean over the cohort, z as received"),
     "comm/up_mb": Metric("upload", "10⁶ bytes sent to the server this round", "MB", "min"),
     "comm/down_mb": Metric("download", "10⁶ bytes sent to clients this round", "MB", "min"),
@@ -77,9 +103,46 @@ SUMMARY_METRICS: dict[str, Metric] = {
 """In summary.json only; `trainer.rounds_to` chooses the thresholds."""
 
 
+RECORD_COLUMNS = ("round", "client", "group", "size", "weight", "acc_global", "acc_local", "acc_personal", "loss")
+"""clients.parquet has these columns, and one for each number that clients keep."""
+_FIXED = frozenset(METRICS)
+
+
+def declare(states: Mapping[str, ShownState]) -> None:
+    """Take in the words for states and their curves."""
+    for name, given in states.items():
+        shown = given.named(name)
+        for curve, statistic in (shown.curves or {}).items():
+            if curve in _FIXED or statistic not in _WORDS:
+                raise ConfigError(
+                    f"The state '{name}' has the curve '{curve}': '{statistic}'. Give a name that is not another "
+                    f"metric's, and one of {', '.join(_WORDS)}."
+                )
+            METRICS[curve] = curve_of_a_state(shown.label, statistic)
+        STATES[name] = shown
+
+
+def curve_of_a_state(label: str, statistic: Statistic) -> Metric:
+    """The entry of a curve that is drawn of what clients keep."""
+    return Metric(f"{label}, {_WORDS[statistic]}", "over the cohort, after the round")
+
+
+def state_label(name: str) -> str:
+    """What people call a state."""
+    return STATES.get(name, ShownState()).named(name).label
+
+
 def metric(name: str) -> Metric:
     """The entry of a name; a callback's own metric is described by its name alone."""
-    return METRICS.get(name) or SUMMARY_METRICS.get(name) or Metric(name, "declared by a server callback")
+    known = METRICS.get(name) or SUMMARY_METRICS.get(name)
+    if known is None and is_state_curve(name):
+        return curve_of_a_state(state_label(name.removeprefix(_STATE).removesuffix(_MEAN)), "mean")
+    return known or Metric(name, "declared by a server callback")
+
+
+def is_state_curve(name: str) -> bool:
+    """Whether a metric is the mean of a state that has no words of its own."""
+    return name.startswith(_STATE) and name.endswith(_MEAN)
 
 
 def shown(name: str, value: float) -> str:

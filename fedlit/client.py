@@ -4,7 +4,7 @@ A client is a net, per-sample losses, a local objective (`training_step`) and lo
 received, its own state rows and its own data, nothing else. What it does not do: visit clients, choose batches,
 average. Engines and the loop do that, the same way for every algorithm.
 
-Everything a step reads that differs by client or round (the received model, dual variables …) is a buffer, so the
+Everything a step reads that differs by client or round (the received model, what the client kept) is a buffer, so the
 sequential engine sets it and the vectorized engine maps over it.
 """
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from fedlit.catalogue import ShownState, declare
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
 from fedlit.local import LocalOptimizer, LocalSGD
@@ -74,6 +75,12 @@ class Client(LightningModule):
     """Whether one client trains on everybody's data: the yardstick without federation."""
     _stepping: bool = False
     """Whether a local step is running."""
+    shown_states: Mapping[str, ShownState] = {}
+    """Words and curves for numbers of `state_spec`; others are called by their name and have their mean."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        declare(cls.shown_states)
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
 """The numbers of a run: which columns there are, the rows so far, the best model, the record of each user."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,18 +8,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlit.catalogue import ShownState, Statistic
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
 from fedlit.metrics import UserScores, distribution
 from fedlit.params import Params, clone
-from fedlit.states import ClientStates
+from fedlit.states import ClientStates, number_states
 
 _SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10")
 EXTRA_METRICS = ("global/train_loss", "global/grad_norm2")
 """Measured on request: each costs a pass over everybody's training data."""
 _PERSONAL = ("acc_min", "acc_max", "acc_var", "acc_p10")
+_STATISTICS: dict[Statistic, Callable[[Any], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,6 @@ class MeasuredParts:
 
 def round_columns(client: Client, parts: MeasuredParts) -> list[str]:
     """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
-    state = client.state_spec()
     extremes = ("acc", "weight", "size_share") if parts.tested else ("weight", "size_share")
     return [
         *("train/loss", "train/lr"),
@@ -53,8 +54,7 @@ def round_columns(client: Client, parts: MeasuredParts) -> list[str]:
         *(("finetuned/acc", "finetuned/pooled_acc") if parts.finetuned else ()),
         *(f"users/{name}" for name in (*_SPREAD, "gini", "entropy") if parts.tested),
         *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
-        *(f"dual/{name}" for name in ("mean", "min", "max") if "dual" in state),
-        *(("tolerance/mean",) if "tolerance" in state else ()),
+        *(curve for curves in state_curves(client).values() for curve in curves),
         *("distance/mean", "comm/up_mb", "comm/down_mb", "time/train_s", "time/eval_s", "time/round_s"),
     ]
 
@@ -69,17 +69,21 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     for user, largest in (("min_user", False), ("max_user", True)):
         k = cohort.extreme(largest=largest)
         values |= {f"{user}/weight": float(weights[k]), f"{user}/size_share": float(sizes[k] / sizes[reports].sum())}
-    if "dual" in cohort.state:
-        dual = cohort.state["dual"].numpy()[reports].astype(np.float64)
-        values |= {"dual/mean": float(dual.mean()), "dual/min": float(dual.min()), "dual/max": float(dual.max())}
-    if "tolerance" in cohort.state:
-        values["tolerance/mean"] = float(cohort.state["tolerance"].numpy()[reports].mean(dtype=np.float64))
+    for name, curves in state_curves(client).items():
+        numbers = cohort.state[name].numpy()[reports].astype(np.float64)
+        values |= {curve: float(_STATISTICS[statistic](numbers)) for curve, statistic in curves.items()}
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
     return values | {
         "comm/down_mb": len(cohort.clients) * down * number_mb,
         "comm/up_mb": int(reports.sum()) * up * number_mb,
     }
+
+
+def state_curves(client: Client) -> dict[str, Mapping[str, Statistic]]:
+    """State -> its curves, for every number that clients keep."""
+    shown = {name: client.shown_states.get(name, ShownState()) for name in number_states(client.state_spec())}
+    return {name: given.named(name).curves or {} for name, given in shown.items()}
 
 
 def local_metrics(local: UserScores, name: str = "local") -> dict[str, float]:
@@ -109,17 +113,18 @@ def user_records(
     cohort: Cohort | None,
     data: FederatedDataModule,
     states: ClientStates,
+    numbers: Sequence[str],
     users: UserScores,
     local: UserScores | None,
     personal: UserScores | None,
 ) -> dict[str, Any]:
-    """One row per client of an evaluated round, as columns (clients.parquet)."""
+    """One row per client of an evaluated round, as columns (clients.parquet); `numbers` are states that it keeps."""
     round = cohort.round if cohort is not None else 0
     missing = torch.full((data.num_clients,), torch.nan, dtype=torch.float64)
     weight = missing.clone()
     if cohort is not None and cohort.population == data.num_clients:
         weight[cohort.clients] = cohort.weights.double()
-    kept = {name: missing.clone() for name in ("dual", "tolerance")}
+    kept = {name: missing.clone() for name in numbers}
     for name, column in kept.items():
         if states.touched and states.keeps(name):
             column[states.touched] = states.column(name).double()

@@ -14,6 +14,7 @@ from fedlit.evaluate import Evaluator
 from fedlit.history import MeasuredParts, extreme_user_metrics, local_metrics, personal_metrics, user_records
 from fedlit.metrics import UserScores
 from fedlit.params import sq_norm
+from fedlit.states import number_states
 from fedlit.step import Adaptation, Personal
 from fedlit.users import UserModels
 
@@ -91,7 +92,8 @@ class Measuring:
             values |= personal_metrics(personal)
         if parts.finetuned:
             values |= local_metrics(self.finetuned_models(users), "finetuned")
-        return values, user_records(cohort, self.data, self.models.states, users, local, personal)
+        numbers = number_states(self.client.state_spec())
+        return values, user_records(cohort, self.data, self.models.states, numbers, users, local, personal)
 
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
         """f(z) = Σ n_i f_i(z) / Σ n_i on all training data, and the squared norm of its gradient; on request."""

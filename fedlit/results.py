@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlit.errors import RunError
+from fedlit.catalogue import STATES, ShownState, declare
+from fedlit.errors import ConfigError, RunError
 from fedlit.run import RunFolder, read_clients, read_metrics
 from fedlit.settings import deciding, flatten, read_config
 
@@ -128,7 +129,18 @@ def read_run(folder: Path) -> Run:
         raise RunError(f"{folder} has no finished round. Continue it with 'fedlit fit … --resume', or leave it out.")
     rounds = [int(row.pop("round")) for row in rows]
     settings = plain_settings(read_settings(files.config))
-    return Run(folder, settings, rounds, rows, read_json(files.summary), read_json(files.partition))
+    summary = read_json(files.summary)
+    declare_states(summary, files.summary)
+    return Run(folder, settings, rounds, rows, summary, read_json(files.partition))
+
+
+def declare_states(summary: dict[str, Any], path: Path) -> None:
+    """Take in the words for a run's states, where no class of this process has said them."""
+    try:
+        given = {name: ShownState(**words) for name, words in summary.get("states", {}).items() if name not in STATES}
+        declare(given)
+    except (AttributeError, TypeError, ConfigError) as error:
+        raise RunError(f"{path}: its 'states' cannot be read ({error}). Delete them there, or the file.") from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import torch
 from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
+from fedlit.catalogue import RECORD_COLUMNS
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, nearest
@@ -14,6 +15,7 @@ from fedlit.measuring import MeasureOptions
 from fedlit.server.base import ServerCallback
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
+from fedlit.states import number_states
 
 _ONE_MACHINE = "clients train on this machine's processor. Leave it out."
 REFUSED_TRAINER_ARGUMENTS = {
@@ -64,6 +66,7 @@ def check_run(
     client.check_states()
     check_cohort(data, sampler, clients_per_round)
     check_weighting(client, weighting)
+    check_states(client)
     check_population(client, data)
     check_adaptation(client, data, measures)
     check_extra_metrics(data, measures)
@@ -102,6 +105,16 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
             f"trainer.weights is {type(weighting).__name__}, which reads each client's '{missing[0]}', but "
             f"{type(client).__name__} keeps none. Use 'samples' or 'uniform', or an algorithm that keeps it."
         )
+
+
+def check_states(client: Client) -> None:
+    """A number that clients keep is a column of clients.parquet and of the dashboard, which have others too."""
+    for name in number_states(client.state_spec()):
+        if name in (*RECORD_COLUMNS, "own", "gain"):
+            raise ConfigError(
+                f"{type(client).__name__} keeps a number called '{name}' for each client, but the records of "
+                "clients have a column of that name already. Give it another name in state_spec()."
+            )
 
 
 def check_population(client: Client, data: FederatedDataModule) -> None:

@@ -80,10 +80,15 @@ def check_state_names(
         )
 
 
+def number_states(spec: StateSpec) -> list[str]:
+    """Names of the states that are one number for each client."""
+    return [name for name, initial in spec.items() if not isinstance(initial, ModelRow)]
+
+
 class ClientStates:
     """Named rows per client, stored densely in the order of first participation.
 
-    An `update` can be taken back (`discard`) until it is settled (`commit`).
+    The last `update` can be taken back (`discard`) until it is settled (`commit`).
     """
 
     def __init__(self) -> None:
@@ -108,7 +113,7 @@ class ClientStates:
         for name, default in defaults.items():
             rows[name] = default.clone()
             if known:
-                rows[name][known] = self._rows[name][slots]
+                rows[name][known] = self._rows[name][slots].to(default.dtype)  # a callback may have changed it
         return rows
 
     def keeps(self, name: str) -> bool:
@@ -125,7 +130,6 @@ class ClientStates:
 
     def update(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         """Store the stacked rows of these clients, possibly of none; everyone else is untouched."""
-        assert self._before is None, "the last update was neither settled nor taken back"
         known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
         held = {name: self._rows[name][known] for name in rows if name in self._rows}
         self._before = _Before(len(self._slots), frozenset(self._rows), known, held)

@@ -113,7 +113,7 @@ def escape(name: str) -> str:
 
 
 def buffer_name(state: str) -> str:
-    """`personal.linear.weight`, a row's name, -> `personal.linear/weight`, the buffer's; `dual` stays as it is."""
+    """`personal.linear.weight`, a row's name, -> `personal.linear/weight`, the buffer's; a number's stays as it is."""
     group, dot, parameter = state.partition(".")
     return f"{group}{dot}{escape(parameter)}"
 

@@ -3,12 +3,14 @@
 import platform
 import subprocess
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
+from fedlit.catalogue import STATES
 from fedlit.history import Best, History
 from fedlit.metrics import first_round_at
 
@@ -34,7 +36,13 @@ def summarise(history: History, best: Best, rounds: int, thresholds: Sequence[fl
     for threshold in thresholds:
         summary[f"rounds_to/{threshold:.2f}"] = first_round_at(threshold, measured, values)
     summary["halftime/acc"] = half[-1] if half else None
-    return summary
+    return summary | {"states": shown_states(history.columns)}
+
+
+def shown_states(columns: Sequence[str]) -> dict[str, Any]:
+    """The words for the states whose curves these columns are, for readers that do not have the algorithm's class."""
+    own = {name: shown for name, shown in STATES.items() if shown.curves and set(shown.curves) <= set(columns)}
+    return {name: asdict(shown) for name, shown in own.items()}
 
 
 def versions() -> dict[str, str]:

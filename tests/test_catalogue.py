@@ -9,15 +9,17 @@ from fedlit.catalogue import METRICS, SUMMARY_METRICS, metric, shown
 from fedlit.history import EXTRA_METRICS, MeasuredParts, round_columns
 from tests.problems import tiny_net
 
+SHIPPED = tuple(METRICS)
+"""When this file is collected: other tests have algorithms of their own, which add to the catalogue."""
 PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 
 
 def test_the_catalogue_has_every_column_of_a_run_and_no_other() -> None:
-    columns = round_columns(FedBC(tiny_net()), MeasuredParts(finetuned=True, extra=EXTRA_METRICS))
-    assert sorted(columns) == sorted(METRICS)
+    columns = round_columns(FedBC(tiny_net(), dual_momentum=0.5), MeasuredParts(finetuned=True, extra=EXTRA_METRICS))
+    assert sorted(columns) == sorted(SHIPPED)
 
 
-@pytest.mark.parametrize("name", [*METRICS, *SUMMARY_METRICS])
+@pytest.mark.parametrize("name", [*SHIPPED, *SUMMARY_METRICS])
 def test_every_metric_is_on_the_page(name: str) -> None:
     group, _, last = name.partition("/")
     family = f"_{last.rpartition('_')[2]}"  # written as `users/acc_min`, `_max`, …

@@ -119,7 +119,6 @@ def test_rows_are_kept_of_those_who_trained() -> None:
 def test_round_in_which_nobody_trained_keeps_nothing() -> None:
     states = ClientStates()
     states.update([7], {"dual": torch.tensor([5.0])})
-    states.commit()
     states.update(*two_phases([0, 0, 0], [0, 0, 0]).trained_rows({"dual": torch.ones(3)}))
     assert states.touched == [7]
     assert states.row("dual", 7) == 5

@@ -67,6 +67,7 @@ PUBLIC = [
     "Samples",
     "ServerCallback",
     "Shakespeare",
+    "ShownState",
     "SizeSampler",
     "Softmax",
     "Synthetic",

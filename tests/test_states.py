@@ -116,6 +116,13 @@ def test_rows_leave_the_graph_of_the_round_behind() -> None:
     assert not states.column("dual").requires_grad
 
 
+def test_rows_that_a_callback_kept_in_another_type_come_back_in_the_runs() -> None:
+    states = ClientStates()
+    states.update([1], {"mood": torch.tensor([0.25], dtype=torch.float64)})
+    rows = states.rows([1, 2], {"mood": torch.zeros(2)})["mood"]
+    assert (rows.dtype, rows.tolist()) == (torch.float32, [0.25, 0.0])
+
+
 def test_column_and_row_name_the_same_numbers() -> None:
     states = states_after([[7, 3], [5]])
     assert states.column("dual").tolist() == [float(states.row("dual", client)) for client in states.touched]

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
+from fedlit.catalogue import ShownState
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
@@ -54,6 +55,11 @@ class FedBC(Client):
 
     dual: Tensor
     weights = "dual"
+    shown_states = {
+        "dual": ShownState("dual λ", {"dual/mean": "mean", "dual/min": "min", "dual/max": "max"}),
+        "tolerance": ShownState("tolerance γ", {"tolerance/mean": "mean"}),
+        "dual_velocity": ShownState("velocity of λ"),
+    }
 
     def __init__(
         self,

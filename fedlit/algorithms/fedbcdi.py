@@ -22,6 +22,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.algorithms.fedbcd import BlockAverage, FedBCD
+from fedlit.catalogue import ShownState
 from fedlit.client import Client
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import require
@@ -46,6 +47,7 @@ class FedBCDI(FedBCD):
     """
 
     weights = "uniform"
+    shown_states = {"offline": ShownState("rounds offline", curves={})}  # no curve: it is 0 for all who report
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import METRICS, metric
+from fedlit.catalogue import METRICS, RECORD_COLUMNS, metric, state_label
 from fedlit.dashboard.packing import packed, spread
 from fedlit.errors import RunError
 from fedlit.results import Group, Run, group_runs, mixed
@@ -49,6 +49,7 @@ def content_of(runs: Sequence[Run]) -> Content:
             "made": datetime.now().astimezone().isoformat(timespec="minutes"),
             "remarks": mixed(groups),
             "metrics": [{"name": name, **asdict(metric(name))} for name in names],
+            "states": {},
             "groups": [describe_group(group) for group in groups],
             "runs": [],
         }
@@ -139,6 +140,7 @@ def add_users(content: Content, run: Run, key: str, room: int) -> dict[str, Any]
     kept = evaluated[spread(len(evaluated), room // per_round)]
     wanted = np.isin(rounds, kept)
     groups, columns = user_columns(table.filter(wanted))
+    content.index["states"] |= {name: state_label(name) for name in columns if name not in RECORD_COLUMNS}
     content.blocks[f"users-{key}"] = packed(columns.items())
     return {
         "columns": list(columns),

@@ -6,7 +6,7 @@ It is the best value over the evaluated rounds, the highest or the lowest as the
 import math
 from typing import Literal
 
-from fedlit.catalogue import METRICS, SUMMARY_METRICS, metric
+from fedlit.catalogue import METRICS, SUMMARY_METRICS, is_state_curve, metric
 from fedlit.errors import ConfigError, nearest
 from fedlit.results import Run
 
@@ -34,7 +34,8 @@ def best_of(values: list[float], goal: Goal) -> float:
 def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> None:
     """Refuse a metric that nothing will measure, before hours are spent on it."""
     known = [*METRICS, *SUMMARY_METRICS]
-    if name not in known and not name.startswith("rounds_to/") and not has_callbacks:  # which may have metrics too
+    is_open = has_callbacks or is_state_curve(name)  # what callbacks measure and clients keep has names of its own
+    if name not in known and not name.startswith("rounds_to/") and not is_open:
         raise ConfigError(
             f"metric.name is '{name}', which no run measures. {nearest(name, known)}docs/metrics.md lists all."
         )

@@ -1,12 +1,13 @@
-"""A W&B workspace for federated runs: who wins and who loses, how much each user counts, λ by data size.
+"""A W&B workspace for federated runs: who wins and who loses, how much each user counts, what clients keep.
 
 The charts are data, so that a test can hold them against the catalogue; `workspace` turns them into W&B's panels.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fedlit.catalogue import metric
+from fedlit.catalogue import STATES, metric
 from fedlit.errors import ConfigError
 from fedlit.tracking.command import PICTURE
 from fedlit.tracking.logger import GLOSSARY, ROUND
@@ -37,7 +38,9 @@ class Media:
     key: str
 
 
-SECTIONS: dict[str, tuple[Lines | Scatter | Media, ...]] = {
+Chart = Lines | Scatter | Media
+
+SECTIONS: dict[str, tuple[Chart, ...]] = {
     "Users": (
         Lines("min- and max-user accuracy", ("min_user/acc", "max_user/acc")),
         Lines("worst, mean and best user", ("users/acc_min", "users/acc_mean", "users/acc_max")),
@@ -51,19 +54,29 @@ SECTIONS: dict[str, tuple[Lines | Scatter | Media, ...]] = {
         Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share")),
         Scatter("coefficient by data size", "size", "weight"),
     ),
-    "Dual variables": (
-        Scatter("λ by data size", "size", "dual"),
-        Lines("λ of the cohort", ("dual/min", "dual/mean", "dual/max")),
-        Lines("tolerance γ", ("tolerance/mean",)),
-        Lines("distance to the server's model", ("distance/mean",)),
-    ),
     "Models": (
         Lines("accuracy", ("val/acc", "global/acc", "local/acc", "personal/acc")),
         Lines("loss", ("train/loss", "val/loss", "global/loss")),
+        Lines("distance to the server's model", ("distance/mean",)),
         Lines("traffic per round", ("comm/up_mb", "comm/down_mb")),
     ),
     "Records": (Media(TABLE), Media(PICTURE), Media(GLOSSARY)),
 }
+
+
+def sections() -> dict[str, tuple[Chart, ...]]:
+    """All sections; one for what clients keep, of all algorithms that have words for it, before the models."""
+    at = list(SECTIONS).index("Models")
+    fixed = list(SECTIONS.items())
+    return dict([*fixed[:at], ("States of clients", tuple(state_charts())), *fixed[at:]])
+
+
+def state_charts() -> Iterator[Chart]:
+    """By data size at the end, and over the rounds."""
+    for name, shown in STATES.items():
+        yield Scatter(f"{shown.label} by data size", "size", name)
+        if shown.curves:
+            yield Lines(f"{shown.label} of the cohort", tuple(shown.curves))
 
 
 def workspace(entity: str, project: str, name: str) -> Any:
@@ -80,14 +93,14 @@ def workspace(entity: str, project: str, name: str) -> Any:
         name=name,
         sections=[
             workspaces.Section(name=title, panels=[panel(chart) for chart in charts], is_open=True)
-            for title, charts in SECTIONS.items()
+            for title, charts in sections().items()
         ],
         settings=workspaces.WorkspaceSettings(x_axis=ROUND),
         runset_settings=workspaces.RunsetSettings(groupby=[expr.Metric("Group"), expr.Metric("JobType")]),
     )
 
 
-def panel(chart: Lines | Scatter | Media) -> Any:
+def panel(chart: Chart) -> Any:
     """The W&B panel of a chart."""
     from wandb_workspaces.reports.v2 import interface as panels
 

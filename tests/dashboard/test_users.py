@@ -10,13 +10,15 @@ from fedlit.results import find_runs
 from fedlit.run import read_clients
 from tests.dashboard.browser import Page
 from tests.dashboard.made import make_run
+from tests.problems import run, tiny_net
+from tests.test_own_states import Moody
 
 FIRST_RUN = "fedavg-0"
 
 
-def records(run: Path, round: int) -> list[dict[str, Any]]:
+def records(folder: Path, round: int) -> list[dict[str, Any]]:
     """The client records of one round."""
-    return [row for row in read_clients(run).to_pylist() if row["round"] == round]
+    return [row for row in read_clients(folder).to_pylist() if row["round"] == round]
 
 
 def test_users_come_by_data_size_with_accuracy_under_z_and_of_the_own_models(
@@ -59,6 +61,17 @@ def test_fedbcs_users_can_be_sorted_by_their_dual(page: Page, dashboard: Path, t
     known = sorted(records(trained / "fedbc-1", 12), key=lambda row: -row["dual"])
     assert [int(text) for text in page.column(1)] == [row["client"] for row in known]
     assert page.one("th[aria-sort=descending]").text.startswith("dual λ")
+
+
+def test_what_a_users_own_algorithm_keeps_is_a_column_and_bars(page: Page, tmp_path: Path) -> None:
+    run(Moody(tiny_net(), lr=0.3, batch_size=4), rounds=3, run=str(tmp_path / "run"))
+    write_dashboard(find_runs([tmp_path / "run"]), tmp_path / "page.html")
+    page.open(tmp_path / "page.html", "tab=users")
+    page.click("[data-column=mood]")
+    known = sorted(records(tmp_path / "run", 3), key=lambda row: -row["mood"])
+    assert [int(text) for text in page.column(1)] == [row["client"] for row in known]
+    assert "mood" in page.texts("svg.users text.name")
+    assert "mood" in page.texts("#user-sort option")
 
 
 def test_the_slider_shows_another_round(page: Page, dashboard: Path, trained: Path) -> None:

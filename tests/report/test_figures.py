@@ -26,8 +26,8 @@ from fedlit.report.figures.curves import MOST_BANDS, curves_figure, group_panels
 from fedlit.report.figures.look import NARROW, WIDE, look, new_panels, sequential, styles_of
 from fedlit.report.figures.rounds import client_group_curves, mean_weights
 from fedlit.report.figures.sweeps import find_sweeps
-from fedlit.report.figures.swept import against_figure, swept_figure, tolerance_figure
-from fedlit.report.figures.users import cloud, dual_rounds, last_part, last_round, users_of
+from fedlit.report.figures.swept import against_figure, against_state_figure, swept_figure
+from fedlit.report.figures.users import SHARE, cloud, last_part, last_round, state_rounds, users_of
 from fedlit.results import Group, find_runs, group_runs, read_run
 from fedlit.run import RunFolder
 from tests.conftest import files as contents
@@ -133,7 +133,7 @@ RECORDS: dict[int, Columns] = {
 
 def test_a_client_is_shown_in_the_last_round_in_which_it_took_part(tmp_path: Path) -> None:
     group = group_with_clients(tmp_path, RECORDS)
-    by_share = cloud(group, last_part, "share", "weight")
+    by_share = cloud(group, last_part, SHARE, "weight")
     assert by_share.x == pytest.approx([10 / 40, 30 / 90, 60 / 90])
     assert by_share.y == pytest.approx([0.2, 0.5, 0.5])
     assert cloud(group, last_part, "dual", "weight").x.tolist() == [1, 6, 6]
@@ -171,7 +171,7 @@ def test_duals_are_shown_in_the_rounds_of_the_paper_or_near_them(
     tmp_path: Path, evaluated: Sequence[int], shown: list[int]
 ) -> None:
     group = group_with_clients(tmp_path, {round: {"client": [0]} for round in evaluated})
-    assert dual_rounds([group]) == shown
+    assert state_rounds([group]) == shown
 
 
 def test_weights_are_averaged_over_the_clients_of_a_group_that_took_part(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_the_tolerance_has_a_logarithmic_axis_with_a_place_for_zero() -> None:
     ends = [
         Curve(label, np.array([0.0, 0.1, 10.0]), np.full(3, 0.5)) for label in ("global accuracy", "local accuracy")
     ]
-    picture = tolerance_figure({"FedBC": ends}, [0.0, 0.1, 10.0], "tolerance γ")
+    picture = against_state_figure({"FedBC": ends}, [0.0, 0.1, 10.0], "tolerance γ")
     assert picture.axes[0].get_xscale() == "symlog"
     assert ticks_of(picture, x=True) == ["0", "0.1", "10"]
     assert legend_of(picture) == ["global accuracy", "local accuracy"]
@@ -427,7 +427,8 @@ def test_values_that_are_all_alike_do_not_look_like_a_curve() -> None:
 
 EVERYTHING = [
     *("accuracy", "loss", "user_accuracy", "min_max_user", "worst_best_user", "coefficients_by_round"),
-    *("weight_by_dual", "weight_by_size", "dual_by_size", "dual_by_size_rounds", "variance", "user_ranks"),
+    *("weight_by_dual", "weight_by_tolerance", "weight_by_size", "dual_by_size", "dual_by_size_rounds"),
+    *("tolerance_by_size", "tolerance_by_size_rounds", "variance", "user_ranks"),
 ]
 
 

@@ -5,15 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedlit.catalogue import METRICS
+from fedlit.catalogue import METRICS, RECORD_COLUMNS, STATES
 from fedlit.tracking.users import HISTOGRAM
-from fedlit.tracking.workspace import SECTIONS, Lines, Media, Scatter, specification, workspace
-
-CHARTS = [chart for charts in SECTIONS.values() for chart in charts]
-CLIENT_COLUMNS = {"client", "group", "size", "weight", "dual", "tolerance"} | {
-    *("acc_global", "acc_local", "acc_personal", "loss"),
-}
-"""Of the users' table; that these are the columns of clients.parquet is shown in test_read_back.py."""
+from fedlit.tracking.workspace import Lines, Media, Scatter, sections, specification, workspace
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +41,7 @@ def test_lines_are_drawn_over_the_round(panels: list[dict[str, Any]]) -> None:
 
 def test_points_are_columns_of_the_users_table(panels: list[dict[str, Any]]) -> None:
     scatters = [panel["config"] for panel in panels if panel["viewType"] == "Vega2"]
-    assert {axis for config in scatters for axis in config["fieldSettings"].values()} <= CLIENT_COLUMNS
+    assert {axis for config in scatters for axis in config["fieldSettings"].values()} <= {*RECORD_COLUMNS, *STATES}
     keys = {field["value"] for fields in values_of(scatters, "args") for field in fields if field["name"] == "tableKey"}
     assert keys == {"users/table"}
 
@@ -58,18 +52,21 @@ def test_points_are_columns_of_the_users_table(panels: list[dict[str, Any]]) -> 
         Lines("min- and max-user accuracy", ("min_user/acc", "max_user/acc")),
         Lines("min user: coefficient beside share of samples", ("min_user/weight", "min_user/size_share")),
         Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share")),
-        Scatter("λ by data size", "size", "dual"),
+        Scatter("dual λ by data size", "size", "dual"),
+        Lines("dual λ of the cohort", ("dual/mean", "dual/min", "dual/max")),
+        Lines("tolerance γ of the cohort", ("tolerance/mean",)),
+        Scatter("rounds offline by data size", "size", "offline"),
         Scatter("coefficient by data size", "size", "weight"),
         Media("users/table"),
     ],
     ids=lambda chart: getattr(chart, "title", "table"),
 )
 def test_what_federated_runs_are_compared_by_is_shown(chart: Lines | Scatter | Media) -> None:
-    assert chart in CHARTS
+    assert chart in [shown for charts in sections().values() for shown in charts]
 
 
 def test_every_chart_becomes_one_panel(panels: list[dict[str, Any]]) -> None:
-    assert len(panels) == len(CHARTS)
+    assert len(panels) == sum(len(charts) for charts in sections().values())
 
 
 def test_runs_are_grouped_by_experiment_and_algorithm(spec: dict[str, Any]) -> None:

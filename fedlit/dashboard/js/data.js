@@ -6,7 +6,7 @@ const INTEGERS = new Set(["round", "client", "size", "group"]);
 const TONES = 6;
 const DASHES = [null, "7 3", "2 3", "9 3 2 3"];
 
-export const page = { runs: [], groups: [], metrics: [], remarks: [] };
+export const page = { runs: [], groups: [], metrics: [], states: {}, remarks: [] };
 
 /** Read the index, and the metrics of every run. */
 export async function readPage() {

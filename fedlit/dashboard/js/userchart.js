@@ -2,12 +2,11 @@
 
 import { domainOf, frameOf, linearTicks, scale, valueAxis, valueTicks } from "./axes.js";
 import { html, svg } from "./dom.js";
-import { LONG, tipRows } from "./userrows.js";
+import { hasBars, longName, tipRows } from "./userrows.js";
 import { mean } from "./series.js";
 import { state } from "./state.js";
 import { hideTip, showTip } from "./tip.js";
 
-const BARS = ["size", "weight", "dual", "tolerance", "loss"];
 const BAR_SHARE = 0.32; // of the picture's height
 const RESIZED = new ResizeObserver((entries) => entries.forEach((entry) => entry.target.chart.draw()));
 
@@ -26,11 +25,11 @@ export class UserChart {
 
   update(rows, columns, ownLabel) {
     Object.assign(this, { rows, columns, at: null });
-    this.bars = BARS.includes(state.by) ? state.by : "size";
+    this.bars = hasBars(state.by) ? state.by : "size";
     this.key.replaceChildren(...keyOf(ownLabel));
     this.picture.setAttribute(
       "aria-label",
-      `Accuracy of ${rows.length} users by ${LONG[state.by] ?? state.by}. Arrow keys move from user to user.`,
+      `Accuracy of ${rows.length} users by ${longName(state.by)}. Arrow keys move from user to user.`,
     );
     this.draw();
   }
@@ -97,7 +96,7 @@ export class UserChart {
         height: Math.max(1, Math.abs(floor - y(value))),
       }),
     );
-    return [...valueAxis(frame, ticks, y, log ? `${LONG[this.bars]}, log` : LONG[this.bars], ""), ...shapes];
+    return [...valueAxis(frame, ticks, y, log ? `${longName(this.bars)}, log` : longName(this.bars), ""), ...shapes];
   }
 
   /** Ids below the users where there is room, else the number of users. */
@@ -117,7 +116,7 @@ export class UserChart {
         text: named ? this.rows[at].client : (at + 1).toLocaleString("en"),
       }),
     );
-    const order = `${state.rising === "1" ? "rising" : "falling"} ${LONG[state.by] ?? state.by}`;
+    const order = `${state.rising === "1" ? "rising" : "falling"} ${longName(state.by)}`;
     const name = svg("text", {
       class: "name",
       x: (left + right) / 2,

@@ -1,13 +1,14 @@
 /** The users of one run in one round, as rows: what is known of each, and in which order. */
 
+import { page } from "./data.js";
 import { counted } from "./dom.js";
 import { sortedBy } from "./finals.js";
 import { plain, shown } from "./format.js";
 import { mean } from "./series.js";
 import { state } from "./state.js";
 
-/** Columns in the order of table and box; those that a run lacks are left out. */
-export const COLUMNS = [
+/** Columns in the order of table and box; those that a run lacks are left out. What clients keep comes before the loss. */
+const COLUMNS = [
   { name: "client", label: "client", unit: "" },
   { name: "group", label: "group", unit: "text" },
   { name: "size", label: "data size", under: "training samples", unit: "" },
@@ -16,32 +17,36 @@ export const COLUMNS = [
   { name: "acc_personal", label: "personal", under: "accuracy, %", unit: "share" },
   { name: "gain", label: "own − z", under: "points", unit: "points" },
   { name: "weight", label: "weight", under: "coefficient", unit: "" },
-  { name: "dual", label: "dual λ", unit: "" },
-  { name: "tolerance", label: "tolerance γ", unit: "" },
   { name: "loss", label: "loss of z", under: "nats", unit: "nats" },
 ];
-export const LONG = {
+const LONG = {
   size: "data size",
   acc_global: "accuracy under z",
   acc_local: "accuracy of own x_i",
   acc_personal: "accuracy of personal model",
   gain: "own − z",
   weight: "weight",
-  dual: "dual λ",
-  tolerance: "tolerance γ",
   loss: "loss of z",
   client: "client id",
   group: "group",
 };
 
+/** What a heading or an axis calls a column. */
+export const longName = (name) => LONG[name] ?? page.states[name] ?? name;
+
 /** The columns that these records have. */
 export function columnsOf(records) {
   const there = new Set(records.keys());
   if (there.has("acc_global") && there.has(ownOf(records))) there.add("gain");
+  const kept = [...there].filter((name) => name in page.states);
+  const states = kept.map((name) => ({ name, label: longName(name), unit: name.startsWith("acc_") ? "share" : "" }));
   const known = COLUMNS.filter((column) => there.has(column.name));
-  const others = [...there].filter((name) => !COLUMNS.some((column) => column.name === name));
-  return [...known, ...others.map((name) => ({ name, label: name, unit: name.startsWith("acc_") ? "share" : "" }))];
+  const isLoss = (column) => column.name === "loss";
+  return [...known.filter((column) => !isLoss(column)), ...states, ...known.filter(isLoss)];
 }
+
+/** Whether a column can stand as bars below the accuracies. */
+export const hasBars = (name) => ["size", "weight", "loss"].includes(name) || name in page.states;
 
 /** Which of the two own models is compared with z: the one chosen, else the one there is. */
 export function ownOf(records) {
@@ -74,7 +79,7 @@ export function tipRows(row, columns) {
   const told = columns.filter(({ name }) => name !== "client" && row[name] != null && !Number.isNaN(row[name]));
   return told.map(({ name, unit }) => [
     null,
-    LONG[name] ?? name,
+    longName(name),
     unit === "text" ? row[name] : shown(unit, row[name]),
     false,
   ]);

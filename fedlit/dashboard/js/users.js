@@ -5,7 +5,7 @@ import { html } from "./dom.js";
 import { chosenRuns, noRun } from "./selection.js";
 import { change, state } from "./state.js";
 import { UserChart } from "./userchart.js";
-import { cellText, columnsOf, factsOf, LONG, ownOf, rowsAt } from "./userrows.js";
+import { cellText, columnsOf, factsOf, longName, ownOf, rowsAt } from "./userrows.js";
 
 const MOST_ROWS = 500;
 const OWN = { acc_local: "own x_i after its training", acc_personal: "personal model" };
@@ -126,7 +126,7 @@ function updateControls(run, position, columns, records) {
   );
   fillSelect(
     parts.by,
-    columns.map(({ name }) => [name, LONG[name] ?? name]),
+    columns.map(({ name }) => [name, longName(name)]),
     state.by,
   );
   fillSelect(

@@ -1,17 +1,19 @@
 """What a figure is, and the plain arrays that figures are drawn from: runs in, arrays out."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import metric
+from fedlit.catalogue import RECORD_COLUMNS, metric
 from fedlit.errors import RunError
 from fedlit.results import Group, Run
 
 if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
     from matplotlib.figure import Figure as Picture
 
 Floats = NDArray[np.float64]
@@ -19,7 +21,7 @@ Floats = NDArray[np.float64]
 MOST_PANELS = 12
 """Small multiples up to what fits a page."""
 CLIENT_COLUMN = "clients."
-"""What a figure needs is a metric, `global/acc`, or with this prefix a column of clients.parquet, `clients.dual`."""
+"""What a figure needs is a metric, `global/acc`, or with this prefix a column of clients.parquet, `clients.weight`."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,22 @@ def stored_column(run: Run, name: str) -> Any:
     except RunError:  # the run has evaluated no clients: figures of users do without it
         return None
     return table[name] if name in table.column_names else None
+
+
+def states_of(groups: Sequence[Group]) -> list[str]:
+    """The numbers that clients keep in any of these runs: the columns of clients.parquet that not every run has."""
+    found: dict[str, None] = {}
+    for run in (run for group in groups for run in group.runs):
+        with suppress(RunError):  # the run has evaluated no clients
+            found |= dict.fromkeys(number_columns(run.clients))
+    return [name for name in found if name not in RECORD_COLUMNS and name.isidentifier()]
+
+
+def number_columns(table: "pyarrow.Table") -> list[str]:
+    """The columns that hold numbers."""
+    import pyarrow
+
+    return [field.name for field in table.schema if pyarrow.types.is_floating(field.type)]
 
 
 def has(run: Run, need: str) -> bool:

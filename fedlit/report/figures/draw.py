@@ -1,6 +1,6 @@
 """Which figures there are, what each needs, and how they come on disk."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedlit.errors import RunError
 from fedlit.report.figures import bars, rounds, swept, users
-from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all
-from fedlit.report.figures.look import DPI, Style, look, styles_of
+from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all, states_of
+from fedlit.report.figures.look import DPI, look, styles_of
 from fedlit.results import Group
 from fedlit.run import RunFolder
 
@@ -22,9 +22,22 @@ class Plan:
     """A figure that can be drawn of groups which have all that it needs."""
 
     needs: tuple[str, ...]
-    """Metrics, `global/acc`, and columns of clients.parquet, `clients.dual`."""
-    draw: Callable[[Sequence[Group], Mapping[str, Style]], Iterable[Drawn]]
+    """Metrics, `global/acc`, columns of clients.parquet, `clients.weight`, or ANY_STATE."""
+    draw: Callable[..., Iterable[Drawn]]
+    """Given groups, a style for each and, where it needs ANY_STATE, the `state`."""
 
+    def of(self, states: Iterable[str]) -> Iterator["Plan"]:
+        """Itself, or, where it is about any state, one plan for each of these."""
+        if ANY_STATE not in self.needs:
+            yield self
+            return
+        for name in states:
+            needs = (f"{CLIENT_COLUMN}{name}" if need == ANY_STATE else need for need in self.needs)
+            yield Plan(tuple(needs), partial(self.draw, state=name))
+
+
+ANY_STATE = f"{CLIENT_COLUMN}*"
+"""A number that clients keep, whatever its name."""
 
 PLANS: dict[str, Plan] = {
     "accuracy": Plan(("global/acc",), rounds.accuracy),
@@ -33,13 +46,13 @@ PLANS: dict[str, Plan] = {
     "min_max_user": Plan(("min_user/acc", "max_user/acc"), rounds.min_max_user),
     "worst_best_user": Plan(("users/acc_min", "users/acc_max"), rounds.worst_best_user),
     "coefficients_by_round": Plan(("min_user/weight", "max_user/weight"), rounds.coefficients_by_round),
-    "weight_by_dual": Plan(("clients.weight", "clients.dual"), users.weight_by_dual),
+    "weight_by_state": Plan(("clients.weight", ANY_STATE), users.weight_by_state),
     "weight_by_size": Plan(("clients.weight",), users.weight_by_size),
-    "dual_by_size": Plan(("clients.dual",), users.dual_by_size),
+    "state_by_size": Plan((ANY_STATE,), users.state_by_size),
     "weight_by_client_group": Plan(("clients.weight",), rounds.weight_by_client_group),
     "variance": Plan(("users/acc_var",), bars.variance),
     "user_ranks": Plan(("clients.acc_global",), users.user_ranks),
-    "tolerance": Plan((), swept.tolerance),
+    "against_first_state": Plan((), swept.against_first_state),
     "swept_at_the_end": Plan((), swept.swept_at_the_end),
     "swept_by_round": Plan((), swept.swept_by_round),
 }
@@ -56,7 +69,8 @@ def draw_figures(groups: Sequence[Group], folder: Path, report: Callable[[str], 
     make_folder(folder)
     styles = styles_of(group.label for group in groups)
     figures = []
-    for plan in PLANS.values():
+    states = states_of(groups)
+    for plan in (plan for kind in PLANS.values() for plan in kind.of(states)):
         able = list(have_all(groups, plan.needs))
         with look():
             for drawn in plan.draw(able, styles) if able else ():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlit.catalogue import metric
+from fedlit.catalogue import STATES, metric, state_label
 from fedlit.report.figures.axes import is_number, number, show_metric, show_shares, show_values
 from fedlit.report.figures.bars import Bar, bar_of, bars_figure
 from fedlit.report.figures.base import (
@@ -44,7 +44,8 @@ MOST_ROWS = 6
 """Combinations of other options in a figure by round."""
 _BY_ROUND = ("global/acc", "personal/acc")
 _AT_THE_END = ("global/acc", "personal/acc", "users/acc_var")
-_TOLERANCE, _CLIENTS = "model.tolerance_init", "data.num_clients"
+_CLIENTS = "data.num_clients"
+_FIRST_VALUE = re.compile(r"model\.(\w+)_init")
 _GLOBAL_AND_LOCAL = {"global/acc": Style("#0072b2"), "local/acc": Style("#d55e00", (0, (4, 1.5)), "s")}
 
 
@@ -103,7 +104,7 @@ def swept_at_the_end(groups: Sequence[Group], styles: Mapping[str, Style]) -> It
     """FedBC's Fig. 7f (number of clients), 3d, 14, 15; any other option that was swept."""
     for sweep in find_sweeps(groups):
         names = [name for name in _AT_THE_END if all_have(sweep, name)]
-        if names and sweep.option != _TOLERANCE:
+        if names and started_state(sweep.option) is None:
             yield at_the_end(sweep, names)
 
 
@@ -158,29 +159,36 @@ def against_figure(panels: Mapping[str, Sequence[Curve]], values: Sequence[float
     return picture
 
 
-def tolerance(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
-    """FedBC's Fig. 2: global and local accuracy against γ."""
-    sweeps = [sweep for sweep in find_sweeps(groups) if sweep.option == _TOLERANCE]
-    for sweep in sweeps:
-        if all(all_have(sweep, name) for name in _GLOBAL_AND_LOCAL):
-            yield against_tolerance(sweep)
+def against_first_state(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """FedBC's Fig. 2: global and local accuracy against γ; likewise for any state whose first value was swept."""
+    for sweep in find_sweeps(groups):
+        state = started_state(sweep.option)
+        if state is not None and all(all_have(sweep, name) for name in _GLOBAL_AND_LOCAL):
+            yield against_state(sweep, state)
 
 
-def against_tolerance(sweep: Sweep) -> Drawn:
+def started_state(option: str) -> str | None:
+    """The state whose first value an option is: `model.<state>_init`, where an algorithm has words for that state."""
+    found = _FIRST_VALUE.fullmatch(option)
+    return found[1] if found and found[1] in STATES else None
+
+
+def against_state(sweep: Sweep, state: str) -> Drawn:
     """A panel for each line, up to a page."""
+    label = state_label(state)
     panels = {
         line.label: [curve_at_the_end(line, name, metric(name).label) for name in _GLOBAL_AND_LOCAL]
         for line in sweep.lines[:MOST_PANELS]
     }
     groups = groups_of(sweep.lines)
-    is_fixed = all(group.runs[0].settings.get("model.tolerance_lr") == 0 for group in groups)
-    what = "γ is fixed" if is_fixed else "γ is where the tolerance starts"
+    is_fixed = all(group.runs[0].settings.get(f"model.{state}_lr") == 0 for group in groups)
+    what = f"{label} is fixed" if is_fixed else f"the axis shows where {label} starts"
     caption = f"{definitions(_GLOBAL_AND_LOCAL)} At the end of training; {what}. {spread_note(groups, 'whisker')}"
-    picture = tolerance_figure(panels, sweep.values, "tolerance γ" if is_fixed else "initial tolerance γ")
-    return Drawn(Figure("tolerance", "Global and local accuracy against the tolerance γ", caption), picture)
+    picture = against_state_figure(panels, sweep.values, label if is_fixed else f"initial {label}")
+    return Drawn(Figure(state, f"Global and local accuracy against the {label}", caption), picture)
 
 
-def tolerance_figure(panels: Mapping[str, Sequence[Curve]], values: Sequence[float], option: str) -> "Picture":
+def against_state_figure(panels: Mapping[str, Sequence[Curve]], values: Sequence[float], option: str) -> "Picture":
     """A panel per line with both accuracies, on a logarithmic axis that has a place for 0."""
     picture, axes = new_panels(len(panels), share=True)
     styles = {metric(name).label: style for name, style in _GLOBAL_AND_LOCAL.items()}

@@ -1,4 +1,4 @@
-"""Figures of users: their coefficients, their λ and how much data they have, and who is served how well."""
+"""Figures of users: their coefficients, what they keep and how much data they have, and who is served how well."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -7,28 +7,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.report.figures.base import MOST_PANELS, Drawn, Figure, Floats, column, panels_note
+from fedlit.catalogue import RECORD_COLUMNS, state_label
+from fedlit.report.figures.base import MOST_PANELS, Drawn, Figure, Floats, column, panels_note, states_of
 from fedlit.report.figures.clouds import Cloud, Users, clouds_figure, users_figure
 from fedlit.report.figures.look import Style
 from fedlit.results import Group, Run
 
-DUAL_ROUNDS = (1, 50, 100, 200)
+STATE_ROUNDS = (1, 50, 100, 200)
 """FedBC's Fig. 7e; a shorter run is shown at those that it has, and at its end."""
 MOST_CLOUDS = 4
 """Clouds of points that can be told apart in one panel."""
-_DUAL, _SIZE, _WEIGHT = "dual λ", "training samples", "aggregation coefficient"
+_SIZE, _WEIGHT = "training samples", "aggregation coefficient"
 _EACH = "one point for each client and seed"
 
 Rows = dict[str, Floats]
-"""Columns of clients.parquet, and `share`: a client's part of the samples of its cohort."""
+"""Columns of clients.parquet, and SHARE: a client's part of the samples of its cohort."""
+SHARE = "share of the cohort's samples"
+"""Not a name that a column can have."""
 
 
-def weight_by_dual(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
-    """FedBC's Fig. 3b, 8 and 13, client by client: the coefficient against λ."""
+def weight_by_state(groups: Sequence[Group], styles: Mapping[str, Style], state: str) -> Iterator[Drawn]:
+    """FedBC's Fig. 3b, 8 and 13, client by client: the coefficient against what the client keeps, there λ."""
     caption = f"Each client in the last round in which it took part, {_EACH}.{panels_note(groups)}"
-    panels = {group.label: [cloud(group, last_part, "dual", "weight")] for group in groups[:MOST_PANELS]}
-    picture = clouds_figure(panels, styles, _DUAL, _WEIGHT)
-    yield Drawn(Figure("weight_by_dual", "Coefficient against λ", caption), picture)
+    panels = {group.label: [cloud(group, last_part, state, "weight")] for group in groups[:MOST_PANELS]}
+    picture = clouds_figure(panels, styles, state_label(state), _WEIGHT)
+    yield Drawn(Figure(f"weight_by_{state}", f"Coefficient against {state_label(state)}", caption), picture)
 
 
 def weight_by_size(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
@@ -37,39 +40,48 @@ def weight_by_size(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iter
         f"Each client in the last round in which it took part, {_EACH}; on the grey line the coefficient is the "
         f"client's share of the samples of that round's cohort.{panels_note(groups)}"
     )
-    panels = {group.label: [cloud(group, last_part, "share", "weight")] for group in groups[:MOST_PANELS]}
-    picture = clouds_figure(panels, styles, "share of the cohort's samples", _WEIGHT, diagonal=True)
+    panels = {group.label: [cloud(group, last_part, SHARE, "weight")] for group in groups[:MOST_PANELS]}
+    picture = clouds_figure(panels, styles, SHARE, _WEIGHT, diagonal=True)
     yield Drawn(Figure("weight_by_size", "Coefficient beside the share of samples", caption), picture)
 
 
-def dual_by_size(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
-    """FedBC's Fig. 3c, λ against n_i at the end, and 7e, the same in several rounds."""
-    clouds = [cloud(group, last_round, "size", "dual") for group in groups[:MOST_PANELS]]
+def state_by_size(groups: Sequence[Group], styles: Mapping[str, Style], state: str) -> Iterator[Drawn]:
+    """FedBC's Fig. 3c, λ against n_i at the end, and 7e, the same in several rounds; likewise any other state."""
+    clouds = [cloud(group, last_round, "size", state) for group in groups[:MOST_PANELS]]
     is_mixed = 1 < len(clouds) <= MOST_CLOUDS
     panels = {"": clouds} if is_mixed else {one.label: [one] for one in clouds}
     caption = (
-        f"λ of each client at the end against its number of training samples, {_EACH}; clients that never took part "
-        f"have none.{panels_note(groups)}"
+        f"{opening(state)} of each client at the end against its number of training samples, {_EACH}; clients that "
+        f"never took part have none.{panels_note(groups)}"
     )
-    picture = clouds_figure(panels, styles, _SIZE, _DUAL)
-    yield Drawn(Figure("dual_by_size", "λ against the number of samples", caption), picture)
-    rounds = dual_rounds(groups)
+    picture = clouds_figure(panels, styles, _SIZE, state_label(state))
+    title = f"{opening(state)} against the number of samples"
+    yield Drawn(Figure(f"{state}_by_size", title, caption), picture)
+    rounds = state_rounds(groups)
     if len(rounds) > 1:
-        yield dual_by_size_rounds(groups[:MOST_CLOUDS], rounds, styles, len(groups))
+        yield state_by_size_rounds(groups[:MOST_CLOUDS], rounds, styles, state, len(groups))
 
 
-def dual_by_size_rounds(
-    groups: Sequence[Group], rounds: Sequence[int], styles: Mapping[str, Style], total: int
+def state_by_size_rounds(
+    groups: Sequence[Group], rounds: Sequence[int], styles: Mapping[str, Style], state: str, total: int
 ) -> Drawn:
     """A panel for each of these rounds; `total` is how many groups there would be."""
     panels = {
-        f"round {at:,}": [cloud(group, partial(in_round, round=at), "size", "dual") for group in groups]
-        for at in rounds
+        f"round {at:,}": [cloud(group, partial(in_round, round=at), "size", state) for group in groups] for at in rounds
     }
     left = f" The first {len(groups)} of {total} groups are shown." if len(groups) < total else ""
-    caption = f"λ of each client against its number of training samples as training goes on, {_EACH}.{left}"
-    picture = clouds_figure(panels, styles, _SIZE, _DUAL)
-    return Drawn(Figure("dual_by_size_rounds", "λ against the number of samples, by round", caption), picture)
+    caption = (
+        f"{opening(state)} of each client against its number of training samples as training goes on, {_EACH}.{left}"
+    )
+    picture = clouds_figure(panels, styles, _SIZE, state_label(state))
+    title = f"{opening(state)} against the number of samples, by round"
+    return Drawn(Figure(f"{state}_by_size_rounds", title, caption), picture)
+
+
+def opening(state: str) -> str:
+    """A state's label at the beginning of a sentence."""
+    label = state_label(state)
+    return f"{label[0].upper()}{label[1:]}"
 
 
 def user_ranks(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
@@ -89,7 +101,8 @@ def user_ranks(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator
 
 def rows_of(run: Run) -> Rows:
     """The numbers of every client and evaluated round."""
-    names = ("round", "client", "size", "weight", "dual", "acc_global", "acc_local", "acc_personal")
+    numbers = [name for name in RECORD_COLUMNS if name != "group"]
+    names = [*numbers, *states_of([Group("", [run])])]
     rows = {name: column(run, name) for name in names}
     length = len(rows["round"])
     rows = {name: values if len(values) else np.full(length, np.nan) for name, values in rows.items()}
@@ -97,7 +110,7 @@ def rows_of(run: Run) -> Rows:
     _, place = np.unique(rows["round"], return_inverse=True)
     total = np.bincount(place, np.where(took_part, rows["size"], 0), minlength=1)[place]
     share = np.divide(rows["size"], total, out=np.full(length, np.nan), where=took_part & (total > 0))
-    return rows | {"share": share}
+    return rows | {SHARE: share}
 
 
 def chosen(rows: Rows, which: NDArray[Any]) -> Rows:
@@ -150,12 +163,12 @@ def own_accuracy(rows: Rows) -> Floats:
     return own
 
 
-def dual_rounds(groups: Sequence[Group]) -> list[int]:
+def state_rounds(groups: Sequence[Group]) -> list[int]:
     """Rounds that all runs have evaluated: those of the paper or the nearest ones, and the last of shorter runs."""
     evaluated = [set(column(run, "round").astype(int).tolist()) - {0} for group in groups for run in group.runs]
     common = sorted(set.intersection(*evaluated))
     if not common:
         return []
-    wanted = [round for round in DUAL_ROUNDS if round <= common[-1]]
+    wanted = [round for round in STATE_ROUNDS if round <= common[-1]]
     near = {common[int(np.abs(np.array(common) - round).argmin())] for round in wanted}
-    return sorted(near | {common[-1]} if len(near) < len(DUAL_ROUNDS) else near)
+    return sorted(near | {common[-1]} if len(near) < len(STATE_ROUNDS) else near)
