@@ -23,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
+from fedlit.keys import GeneratorOf
 from fedlit.local import LocalOptimizer, LocalSGD
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec
@@ -68,8 +69,6 @@ class Client(LightningModule):
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
     server_lr: float = 1.0
     """Factor on the averaged update, before the server's optimiser takes its step."""
-    draws_work: bool = False
-    """Whether `local_work` draws; what a client draws then depends on its place in the cohort."""
     pools_data: bool = False
     """Whether one client trains on everybody's data: the yardstick without federation."""
 
@@ -154,8 +153,11 @@ class Client(LightningModule):
         """Local solves of a round, in order."""
         return [Phase()]
 
-    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """(clients,) local steps, given those that the options plan; 0 = does not train this round."""
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
+        """(clients,) local steps, given those that the options plan; 0 = does not train this round.
+
+        What the k-th client draws comes from `generator_of(k)`, which is keyed by (seed, round, client).
+        """
         return planned
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:

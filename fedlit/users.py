@@ -43,7 +43,7 @@ class UserModels:
     def of(cls, client: Client, states: ClientStates, initial: Params, *, keeps_local: bool) -> "UserModels":
         """The models of a run; `initial` is z^0."""
         name = client.personal_model().model
-        starts_there = client.state_spec().get(name) is INITIAL
+        starts_there = name != "local" and client.state_spec().get(name) is INITIAL  # x_i is z until it is trained
         return cls(
             client.net.state_dict,
             states,

@@ -180,8 +180,7 @@ def trace_of(case: Case, problem: Problem, cohorts: list[list[int]]) -> Any:
     steps: list[dict[int, int]] = [{k: problem.steps(k) for k in who} for who in trained]
     if case.algorithm is FedBCD:
         for t, who in enumerate(trained):
-            drawn = generator(0, Purpose.WORK, round=t).integers(1, 6, size=len(who))
-            steps[t] = dict(zip(who, drawn.tolist(), strict=True))
+            steps[t] = {k: int(generator(0, Purpose.WORK, round=t, client=k).integers(1, 6)) for k in who}
     plan = [
         {k: problem.batches(k, t, steps=count, per_step=case.per_step) for k, count in own.items()}
         for t, own in enumerate(steps)
