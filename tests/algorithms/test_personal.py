@@ -174,4 +174,4 @@ def test_the_personal_model_of_a_user_who_never_trained_is_z_where_x_starts_at_t
     stranger = next(user for user in range(4) if not trainer.loop.states.has(user))
     personal = trainer.loop.measuring.models.personal(stranger)
     assert largest_difference(personal, weights_of(trainer)) == 0
-    assert largest_difference(personal, dict(tiny_net().named_parameters())) > 1e-3
+    assert largest_difference(personal, tiny_net().state_dict()) > 1e-3
