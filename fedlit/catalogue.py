@@ -60,7 +60,15 @@ METRICS: dict[str, Metric] = {
     "global/loss": Metric("global loss", "z on pooled test", "nats", "min"),
     "global/user_acc": Metric("mean user accuracy", "z on own test, plain mean over users", "share", "max"),
     "global/train_loss": Metric("global training loss", "z on all training data, Σ n_i f_i / Σ n_i", "nats", "min"),
-    "global/grad_norm2": Metric("stationarity ‖∇f(z)‖²", "squared norm of the gradient of that loss at z", "", "min"),
+    "global/train_loss_uniform": Metric(
+        "global training loss, equal weights", "z on all training data, Σ f_i / N", "nats", "min"
+    ),
+    "global/grad_norm2": Metric(
+        "stationarity ‖∇f(z)‖²", "squared norm of the gradient of global/train_loss at z", "", "min"
+    ),
+    "global/grad_norm2_uniform": Metric(
+        "stationarity ‖∇f(z)‖², equal weights", "squared norm of the gradient of global/train_loss_uniform", "", "min"
+    ),
     "local/acc": Metric("local accuracy", "x_i on own test, plain mean over users", "share", "max"),
     "local/pooled_acc": Metric("local accuracy, pooled", "x_i on own test, every sample counts once", "share", "max"),
     "personal/acc": Metric("personal accuracy", "personal model on own test, plain mean over users", "share", "max"),

@@ -24,6 +24,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlit.catalogue import ShownState, declare
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
+from fedlit.keys import GeneratorOf
 from fedlit.local import LocalOptimizer, LocalSGD
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec, check_state_names
@@ -48,7 +49,8 @@ class Client(LightningModule):
         net: the network that is trained.
         lr: η: learning rate of the local steps.
         momentum: heavy-ball momentum of the local steps; starts at zero in every round.
-        weight_decay: L2 penalty added to every local gradient.
+        weight_decay: L2 penalty added to every local gradient, after clipping; no part of f_i.
+        l2: strength of a term l2/2 |x|² inside f_i, over all of the net's parameters.
         clip: largest norm of a local gradient; none by default.
         batch_size: rows of a mini-batch.
         local_epochs: E: passes over the client's data in a round.
@@ -69,8 +71,6 @@ class Client(LightningModule):
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
     server_lr: float = 1.0
     """Factor on the averaged update, before the server's optimiser takes its step."""
-    draws_work: bool = False
-    """Whether `local_work` draws; what a client draws then depends on its place in the cohort."""
     pools_data: bool = False
     """Whether one client trains on everybody's data: the yardstick without federation."""
     _stepping: bool = False
@@ -89,6 +89,7 @@ class Client(LightningModule):
         lr: float = 0.01,
         momentum: float = 0.0,
         weight_decay: float = 0.0,
+        l2: float = 0.0,
         clip: float | None = None,
         batch_size: int = 20,
         local_epochs: int = 5,
@@ -103,6 +104,7 @@ class Client(LightningModule):
         require(lr > 0, f"model.lr is {lr}, but a learning rate must be above 0.")
         require(0 <= momentum < 1, f"model.momentum is {momentum}; give a number from 0 up to, but not including, 1.")
         require(weight_decay >= 0, f"model.weight_decay is {weight_decay}; give 0 or more.")
+        require(l2 >= 0, f"model.l2 is {l2}; give 0 or more.")
         require(clip is None or clip > 0, f"model.clip is {clip}; give a norm above 0, or leave it out.")
         require(batch_size >= 1, f"model.batch_size is {batch_size}; a batch has at least 1 row.")
         require(local_epochs >= 1, f"model.local_epochs is {local_epochs}; give 1 or more.")
@@ -113,6 +115,7 @@ class Client(LightningModule):
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.l2 = l2
         self.clip = clip
         self.batch_size = batch_size
         self.local_epochs = local_epochs
@@ -162,8 +165,11 @@ class Client(LightningModule):
         """Local solves of a round, in order."""
         return [Phase()]
 
-    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """(clients,) local steps, given those that the options plan; 0 = does not train this round."""
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
+        """(clients,) local steps, given those that the options plan; 0 = does not train this round.
+
+        What the k-th client draws comes from `generator_of(k)`, which is keyed by (seed, round, client).
+        """
         return planned
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
@@ -199,8 +205,13 @@ class Client(LightningModule):
     # ---- what an algorithm may call --------------------------------------------------------------------------------
 
     def task_loss(self, batch: Batch) -> Tensor:
-        """The mean of the sample losses over the real rows of the batch."""
-        return (self.sample_losses(batch) * batch.row_weights).sum()
+        """f_i on a batch: the mean of the sample losses over its real rows, and the l2 term where there is one."""
+        loss = (self.sample_losses(batch) * batch.row_weights).sum()
+        return loss + self.l2_term(self.local_params) if self.l2 else loss
+
+    def l2_term(self, params: Params) -> Tensor:
+        """l2/2 |x|² over these parameters."""
+        return self.l2 / 2 * sq_norm(params)
 
     @property
     def local_params(self) -> Params:

@@ -10,7 +10,7 @@ from torch.func import grad
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.metrics import UserScores, by_user, distribution, entropy, gini
-from fedlit.params import Params, row
+from fedlit.params import Params, row, scale
 from fedlit.step import Adaptation
 
 CHUNK = 1024
@@ -72,8 +72,8 @@ class Evaluator:
         return float(hits.sum()), float(losses.double().sum())
 
     def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
-        """Mean loss over the rows."""
-        return float(self._score(model, rows)[0].double().mean())
+        """f of training rows: their mean loss, and the l2 term where there is one."""
+        return float(self._score(model, rows)[0].double().mean() + self._l2_term(model))
 
     def adapted(self, model: Mapping[str, Tensor], user: int, step: Adaptation) -> Mapping[str, Tensor]:
         """The model after one SGD step on the first batch of the user's data."""
@@ -84,22 +84,30 @@ class Evaluator:
         return dict(model) | {name: model[name] - step.lr * value for name, value in slope.items()}
 
     def risks(self, models: Params, train: Sequence[Tensor]) -> Tensor:
-        """(clients,) mean loss of each client's model on its training rows; NaN for who has none."""
+        """(clients,) f_i of each client's model on its training rows; NaN for who has none."""
         counts = torch.tensor([len(rows) for rows in train], dtype=torch.float64)
         if all(value.stride(0) == 0 for value in models.values()):  # all received the same: one pass
             losses, _ = self._score(row(models, 0), torch.cat(list(train)))
             owners = torch.repeat_interleave(torch.arange(len(train)), counts.long())
-            return by_user(losses, owners, len(train)) / counts
+            return by_user(losses, owners, len(train)) / counts + self._l2_term(row(models, 0))
         scored = [self._score(row(models, k), rows)[0].double() for k, rows in enumerate(train)]
-        return torch.stack([losses.sum() for losses in scored]) / counts
+        terms = torch.tensor([self._l2_term(row(models, k)) for k in range(len(train))], dtype=torch.float64)
+        return torch.stack([losses.sum() for losses in scored]) / counts + terms
 
     def gradients(self, models: Params, train: Sequence[Tensor]) -> Params:
-        """Stacked: the gradient of that mean loss; zeros for who has no rows."""
+        """Stacked: the gradient of f_i; zeros for who has no rows."""
         slopes = [self.gradient(row(models, k), rows) for k, rows in enumerate(train)]
         return {name: torch.stack([slope[name] for slope in slopes]) for name in slopes[0]}
 
+    def mean_gradient(self, model: Mapping[str, Tensor], parts: Sequence[Tensor]) -> Params:
+        """The plain mean of the gradients on each of the parts."""
+        total: Params = {}
+        for rows in parts:
+            total = {name: value + total.get(name, 0) for name, value in self.gradient(model, rows).items()}
+        return scale(total, 1 / len(parts))
+
     def gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
-        """Of the mean loss over the rows, in evaluation mode."""
+        """Of f on these rows, the l2 term included, in evaluation mode; zeros where there are none."""
         trainable = {name: model[name].detach() for name, _ in self.client.net.named_parameters()}
         held = {name: value for name, value in model.items() if name not in trainable}
         total = {name: torch.zeros_like(value) for name, value in trainable.items()}
@@ -108,7 +116,15 @@ class Evaluator:
                 x, y = self.data.rows(self.data.store, chunk)
                 slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[0].sum())(trainable)
                 total = {name: value + slope[name] / len(rows) for name, value in total.items()}
+        if self.client.l2 and len(rows):
+            total = {name: value + self.client.l2 * trainable[name] for name, value in total.items()}
         return total
+
+    def _l2_term(self, model: Mapping[str, Tensor]) -> float:
+        """Of the model's parameters, without its buffers."""
+        if not self.client.l2:
+            return 0.0
+        return float(self.client.l2_term({name: model[name] for name, _ in self.client.net.named_parameters()}))
 
     def _score(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
         """(rows,) losses and hits, in evaluation mode, without gradients."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from fedlit.cohort import Cohort, Selection
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
-from fedlit.keys import Purpose, Stream
+from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
 from fedlit.server.sampling import Sampler
@@ -96,9 +97,12 @@ class Gathering:
 
     def steps(self, cohort: Cohort, work_method: str) -> Tensor:
         """(clients,) local steps of a phase; phases of one round draw the same numbers."""
-        generator = self._stream.at(self.options.seed, Purpose.WORK, round=cohort.round)
+
+        def generator_of(k: int) -> np.random.Generator:
+            return generator(self.options.seed, Purpose.WORK, round=cohort.round, client=cohort.clients[k])
+
         planned = self.client.planned_steps(cohort.sizes.numpy())
-        return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator))
+        return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator_of))
 
     def kept_memory(self, cohort: Cohort, server: Server) -> Params:
         """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""

@@ -18,7 +18,12 @@ from fedlit.params import Params, clone
 from fedlit.states import ClientStates, number_states
 
 _SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10")
-EXTRA_METRICS = ("global/train_loss", "global/grad_norm2")
+EXTRA_METRICS = (
+    "global/train_loss",
+    "global/train_loss_uniform",
+    "global/grad_norm2",
+    "global/grad_norm2_uniform",
+)
 """Measured on request: each costs a pass over everybody's training data."""
 _PERSONAL = ("acc_min", "acc_max", "acc_var", "acc_p10")
 _STATISTICS: dict[Statistic, Callable[[Any], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}

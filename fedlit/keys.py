@@ -6,10 +6,14 @@ upper words of its counter address the stream directly, without the hashing of a
 (which alone would cost a tenth of a small round).
 """
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
+
+GeneratorOf = Callable[[int], np.random.Generator]
+"""k -> a generator of the cohort's k-th client alone, the same whoever else takes part and in which order."""
 
 
 class Purpose(IntEnum):

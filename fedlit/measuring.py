@@ -96,14 +96,15 @@ class Measuring:
         return values, user_records(cohort, self.data, self.models.states, numbers, users, local, personal)
 
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
-        """f(z) = Σ n_i f_i(z) / Σ n_i on all training data, and the squared norm of its gradient; on request."""
-        asked = self.options.extra_metrics
-        rows = torch.cat(list(self.data.everyone.train)) if asked else None
-        values = {}
-        if rows is not None and "global/train_loss" in asked:
-            values["global/train_loss"] = self.evaluator.loss(model, rows)
-        if rows is not None and "global/grad_norm2" in asked:
-            values["global/grad_norm2"] = float(sq_norm(self.evaluator.gradient(model, rows)))
+        """f(z) on all training data, by n_i and with equal weights, and its gradient's squared norm; on request."""
+        asked, values = self.options.extra_metrics, {}
+        train = [rows for rows in self.data.everyone.train if len(rows)]
+        for weighted, parts in (("", [torch.cat(train)]), ("_uniform", train)) if asked else ():
+            loss, norm = f"global/train_loss{weighted}", f"global/grad_norm2{weighted}"
+            if loss in asked:
+                values[loss] = sum(self.evaluator.loss(model, rows) for rows in parts) / len(parts)
+            if norm in asked:
+                values[norm] = float(sq_norm(self.evaluator.mean_gradient(model, parts)))
         return values
 
     def local_models(self, shared: UserScores) -> UserScores:

@@ -55,7 +55,8 @@ class FederatedTrainer(Trainer):
         divergence_factor: a mean training loss above this multiple of the first round's ends the run.
         store_local_models: keep each client's last model for local metrics; `auto` up to 1 GB.
         rounds_to: validation accuracies whose first round the summary names.
-        extra_metrics: of global/train_loss and global/grad_norm2, which cost a pass over all training data.
+        extra_metrics: of global/train_loss, global/grad_norm2 and the same with _uniform (clients count alike); each
+            costs a pass over all training data.
         finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
         finetune_on: which of a user's data that step is taken on; FedBC's protocol is test.
         seed: governs initial weights, cohorts and batches (data.seed governs the data).

@@ -44,7 +44,7 @@ class UserModels:
     def of(cls, client: Client, server: Server, *, keeps_local: bool) -> "UserModels":
         """The models of a run."""
         name = client.personal_model().model
-        starts_there = client.state_spec().get(name) is INITIAL
+        starts_there = name != "local" and client.state_spec().get(name) is INITIAL  # x_i is z until it is trained
         return cls(
             lambda: server.model,
             server.states,

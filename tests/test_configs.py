@@ -51,3 +51,18 @@ def test_a_config_is_complete_and_says_where_its_numbers_come_from(path: Path, c
     assert len(numbers) == 4
     assert all("  # " in line for line in numbers)
     assert call(f"fit --config {path.name} --print_config").code == 0
+
+
+EXP_ALPHA = [path for path in SHIPPED if path.stem.startswith(("cifar_imbalance", "cifar_flip"))]
+
+
+@pytest.mark.parametrize("path", EXP_ALPHA, ids=lambda path: path.stem)
+def test_configs_of_exp_alpha_measure_as_often_as_its_tables_need(path: Path) -> None:
+    """acc40 counts rounds, from 5 on, and a half of 50 rounds is the 25th."""
+    assert yaml.safe_load(path.read_text())["trainer"]["eval_every"] == 1
+
+
+def test_exp_alphas_momentum_is_nesterovs() -> None:
+    optimizers = [yaml.safe_load(path.read_text())["trainer"].get("server_optimizer", {}) for path in EXP_ALPHA]
+    momenta = [one["init_args"]["nesterov"] for one in optimizers if one.get("class_path") == "fedlit.FedAvgM"]
+    assert momenta == [True]

@@ -30,11 +30,13 @@ from torch import Tensor, nn
 from fedlit import (
     Client,
     Cohort,
+    ExpAlpha,
     FedAvg,
     FedBC,
     FederatedDataModule,
     FederatedTrainer,
     FixedSampler,
+    QFedAvg,
     ServerCallback,
     Softmax,
     Synthetic,
@@ -46,6 +48,7 @@ from fedlit.errors import ConfigError, FedlitError
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS
 from fedlit.run import read_metrics
 from fedlit.server.sampling import Sampler
+from fedlit.server.weights import QFFL
 
 FEATURES, CLASSES = 8, 3
 
@@ -517,6 +520,22 @@ class WithAnEmptyClient(FederatedDataModule):
 def test_round_of_clients_without_data_leaves_the_model_as_it_is() -> None:
     watching = Watching()
     trainer = fit(data=WithAnEmptyClient(allow_empty=True), sampler=FixedSampler([0]), callbacks=watching)
+    assert same(z_of(trainer), watching.initial)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 2.0])
+def test_an_empty_client_counts_nothing_in_qfedavg(q: float) -> None:
+    def trained(*clients: int) -> dict[str, Tensor]:
+        data = WithAnEmptyClient(allow_empty=True)
+        return z_of(fit(QFedAvg(from_seed(1), q=q), data=data, sampler=FixedSampler(list(clients))))
+
+    assert same(trained(0, 1, 2), trained(1, 2))
+
+
+@pytest.mark.parametrize("weighting", [QFFL(q=2.0), ExpAlpha()], ids=["q-FFL", "Exp-α"])
+def test_a_round_of_empty_clients_alone_leaves_the_model_as_it_is_whatever_weighs(weighting: Any) -> None:
+    watching, data = Watching(), WithAnEmptyClient(allow_empty=True)
+    trainer = fit(data=data, sampler=FixedSampler([0]), callbacks=watching, weights=weighting)
     assert same(z_of(trainer), watching.initial)
 
 

@@ -328,6 +328,20 @@ def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient
     assert values == pytest.approx({"global/train_loss": loss.item(), "global/grad_norm2": norm}, rel=1e-12)
 
 
+def test_the_objective_with_equal_weights_is_the_plain_mean_over_clients(client: Counting, data: Overlapping) -> None:
+    asked = MeasureOptions(("global/train_loss_uniform", "global/grad_norm2_uniform"))
+    models = UserModels(client.net.state_dict, ClientStates(), keeps_local=False)
+    values = Measuring(client, data, models, asked).extra(client.net.state_dict())
+    net = tiny_net()
+    batches = [data.rows(data.store, rows) for rows in data.everyone.train]
+    assert len({len(y) for _, y in batches}) > 1
+    loss = torch.stack([nn.functional.cross_entropy(net(x), y) for x, y in batches]).mean()
+    loss.backward()
+    norm = sum(float((p.grad**2).sum()) for p in net.parameters() if p.grad is not None)
+    expected = {"global/train_loss_uniform": loss.item(), "global/grad_norm2_uniform": norm}
+    assert values == pytest.approx(expected, rel=1e-12)
+
+
 def test_accuracy_is_torchmetrics_accuracy(evaluator: Evaluator, client: Counting, data: Overlapping) -> None:
     metrics, _ = evaluator.global_model()
     x, y = data.rows(data.store, data.global_test)

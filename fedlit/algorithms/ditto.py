@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
+from fedlit.keys import GeneratorOf
 from fedlit.local import LocalSGD
 from fedlit.params import subtract
 from fedlit.states import INITIAL, StateSpec
@@ -76,7 +77,7 @@ class Ditto(Client):
         """f_i(v) + λ/2 |v - z|²."""
         return self.task_loss(batch) + self.prox / 2 * self.distance_to_global()
 
-    def personal_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def personal_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """`personal_steps`, where given."""
         return planned if self.personal_steps is None else np.where(planned > 0, self.personal_steps, 0)
 

@@ -11,8 +11,9 @@ variable, is also its weight in the average.
 The squared distance has no factor 1/2. Kept per client: dual, tolerance and, with start_from: local, x_i.
 Readings: dual and tolerance start at 0 and move simultaneously, as in the authors' code (`tolerance_uses: new` reads
 the new dual); local training starts from z, for which the paper's reductions to FedAvg and FedProx hold
-(`start_from: local` is Algorithm 2 to the letter); P projects on [dual_min, dual_max], by default [0, inf);
-where the duals of a cohort sum to 0, `fallback_weights` hold for that round.
+(`start_from: local` is Algorithm 2 to the letter, with x_i = z^0 for every client that has not trained: appendix B);
+P projects on [dual_min, dual_max], by default [0, inf); where the duals of a cohort sum to 0, `fallback_weights` hold
+for that round.
 """
 
 import logging
@@ -29,7 +30,7 @@ from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.server.base import ServerCallback
 from fedlit.server.weights import Weighed, Weighting, find_weighting, normalise
-from fedlit.states import RECEIVED, StateSpec
+from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
 
 log = logging.getLogger("fedlit")
@@ -49,7 +50,8 @@ class FedBC(Client):
         tolerance_init: γ⁰: allowed squared distance at the first participation.
         tolerance_uses: which λ moves γ, the old one (simultaneous steps) or the new one.
         fallback_weights: weighting of a round in which all λ are 0.
-        start_from: where local training starts, the received model or the client's own last one (Algorithm 2).
+        start_from: where local training starts, the received model or the client's own last one, z^0 if it has none
+            (Algorithm 2).
         local: the local options of fedlit.client.Client.
     """
 
@@ -103,7 +105,7 @@ class FedBC(Client):
         """λ_i, γ_i and, where training starts from it, x_i."""
         kept: StateSpec = {"dual": self.dual_init, "tolerance": self.tolerance_init}
         kept |= {"dual_velocity": 0.0} if self.dual_momentum else {}
-        return kept | ({"local": RECEIVED} if self.start_from == "local" else {})
+        return kept | ({"local": INITIAL} if self.start_from == "local" else {})
 
     def phases(self) -> list[Phase]:
         """One solve, from the received model or the client's own."""

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
+from fedlit.keys import GeneratorOf
 from fedlit.local import ExtrapolatedSGD
-from fedlit.params import scale, subtract
+from fedlit.params import Params, scale, subtract
 from fedlit.server.base import ServerCallback
 from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
@@ -41,8 +42,6 @@ class FedBCD(Client):
         local_unit: whether K_i counts mini-batch steps or epochs.
         local: the local options of fedlit.client.Client but for momentum, weight_decay and clip.
     """
-
-    draws_work = True
 
     def __init__(
         self,
@@ -94,9 +93,9 @@ class FedBCD(Client):
         """From the client's own model."""
         return [Phase(start="local")]
 
-    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """K_i ~ U{1 .. most_steps}, for every client of the cohort in turn."""
-        drawn = generator.integers(1, self.most_steps + 1, size=len(planned))
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
+        """K_i ~ U{1 .. most_steps}, each client's own draw."""
+        drawn = np.array([generator_of(k).integers(1, self.most_steps + 1) for k in range(len(planned))])
         if self.local_unit == "epoch":
             drawn = drawn * planned // self.local_epochs
         return np.where(planned > 0, drawn, 0)
@@ -118,6 +117,7 @@ class BlockAverage(ServerCallback):
         lr: η_z.
         form: mean or sum.
         model: which of the clients' models: x_i (local), or the one that each sent last (reported).
+        over: the clients that the sum is over: all of them, or those who report (active).
     """
 
     role = "blocks"
@@ -130,10 +130,18 @@ class BlockAverage(ServerCallback):
         lr: float,
         form: Literal["mean", "sum"] = "mean",
         model: Literal["local", "reported"] = "local",
+        over: Literal["active", "all"] = "all",
     ) -> None:
-        self.prox, self.lr, self.form, self.model = prox, lr, form, model
+        self.prox, self.lr, self.form, self.model, self.over = prox, lr, form, model, over
 
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """z - mean of all x_i, times its factor."""
-        factor = self.lr * (self.prox * cohort.population if self.form == "sum" else 1.0)
-        cohort.pseudo_gradient = scale(subtract(self.server.z, self.server.latest_models(cohort, self.model)), factor)
+        """z - mean of the x_i, times its factor."""
+        count = cohort.population if self.over == "all" else int(cohort.reports.sum())
+        factor = self.lr * (self.prox * count if self.form == "sum" else 1.0)
+        cohort.pseudo_gradient = scale(subtract(self.server.z, self.mean_model(cohort)), factor)
+
+    def mean_model(self, cohort: Cohort) -> Params:
+        """The mean of the x_i that the sum is over."""
+        if self.over == "all":
+            return self.server.latest_models(cohort, self.model)
+        return {name: value[cohort.reports].mean(0) for name, value in cohort.params.items()}

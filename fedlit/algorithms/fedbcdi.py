@@ -5,13 +5,14 @@ without contact. Those who report are pulled towards the server's model before t
 
     offline   e = x + extrapolation (x - x_prev),   x <- P[e - lr g_i(e)], K_i times, by those who may
     pull      x <- P[x - prox (x - z)], K_i times, by those who report
-    server    z <- z - server_lr mean_i (z - x_i), over those who report
+    server    z <- z - server_lr sum_i prox (z - x_i) / sum_i prox, over those who report                      line 24
 
 A client trains while its count is below `offline_rounds`; the count goes up with every round in which it trains, and
 back to 0 when it reports. Kept per client: x_i, x_prev, the count.
-Readings: the server averages those who report (`server_over: all` takes what every client sent last, z^0 if nothing);
-after a pull x_prev is the iterate before the last one (`momentum_after_pull: reset` sets it to x); the training and the
-pull of a round have the same K_i.
+Readings: the server's sum is divided by sum prox, so that prox acts in the pull alone (`server_sum: sum` is the paper's
+letter), and is over those who report (`server_over: all` takes what every client sent last, z^0 if nothing); after a
+pull x_prev is the iterate before the last one (`momentum_after_pull: reset` sets it to x); the training and the pull of
+a round have the same K_i.
 """
 
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from fedlit.catalogue import ShownState
 from fedlit.client import Client
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import require
+from fedlit.keys import GeneratorOf
 from fedlit.local import ExtrapolatedSGD
 from fedlit.params import per_client
 from fedlit.server.base import ServerCallback
@@ -64,7 +66,6 @@ class FedBCDI(FedBCD):
         require(0 < prox <= 1, f"model.prox is {prox}; a pull goes a share above 0 and at most 1 of the way.")
         require(offline_clients >= 1, f"model.offline_clients is {offline_clients}; give 1 or more.")
         require(offline_rounds >= 1, f"model.offline_rounds is {offline_rounds}; give 1 or more.")
-        require(self.server_sum == "mean", "model.server_sum is 'sum', but γ acts only in the pull here. Leave it out.")
         self.offline_clients = offline_clients
         self.offline_rounds = offline_rounds
         self.server_over = server_over
@@ -97,14 +98,14 @@ class FedBCDI(FedBCD):
         """|x - z|² / 2, whose gradient is x - z."""
         return self.distance_to_global() / 2
 
-    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """K_i, unless the client has been offline for too long."""
-        drawn = super().local_work(cohort, planned, generator)
+        drawn = super().local_work(cohort, planned, generator_of)
         return np.where(cohort.state["offline"].numpy() < self.offline_rounds, drawn, 0)
 
-    def pull_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def pull_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """K_i, for those who report."""
-        return np.where(cohort.reports.numpy(), super().local_work(cohort, planned, generator), 0)
+        return np.where(cohort.reports.numpy(), super().local_work(cohort, planned, generator_of), 0)
 
     def state_spec(self) -> StateSpec:
         """x_i, the count and, where the server needs it, what was sent last."""
@@ -112,11 +113,18 @@ class FedBCDI(FedBCD):
         return kept | ({"reported": INITIAL} if self.server_over == "all" else {})
 
     def server_callbacks(self) -> list[ServerCallback]:
-        """The count, and the server's step where it is over all clients."""
+        """The count, and the server's step where it is not the plain mean of those who report."""
         count = OfflineRounds(reset_momentum=self.momentum_after_pull == "reset")
-        if self.server_over == "active":
+        if self.server_over == "active" and self.server_sum == "mean":
             return [count]
-        return [count, BlockAverage(prox=self.prox, lr=self.server_lr, model="reported")]
+        step = BlockAverage(
+            prox=self.prox,
+            lr=self.server_lr,
+            form=self.server_sum,
+            model="reported" if self.server_over == "all" else "local",
+            over=self.server_over,
+        )
+        return [count, step]
 
 
 class OfflineRounds(ServerCallback):

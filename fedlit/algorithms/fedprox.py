@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
+from fedlit.keys import GeneratorOf
 from fedlit.step import Batch
 
 
@@ -26,7 +27,7 @@ class FedProx(Client):
     Args:
         net: the network that is trained.
         mu: μ: strength of the proximal term μ/2 |x - z|² (eq. 2).
-        stragglers: share of the cohort that does only a part of the local epochs, and is averaged all the same.
+        stragglers: share of every cohort that does only a part of the local epochs, and is averaged all the same.
         local: the local options of fedlit.client.Client.
     """
 
@@ -36,16 +37,19 @@ class FedProx(Client):
         require(mu >= 0, f"model.mu is {mu}; the proximal term needs 0 or more (0 is FedAvg).")
         self.mu = mu
         self.stragglers = stragglers
-        self.draws_work = stragglers > 0
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """f_i(x) + μ/2 |x - z|² (eq. 2)."""
         task = self.task_loss(batch)
         return {"loss": task + self.mu / 2 * self.distance_to_global(), "task": task}
 
-    def local_work(self, cohort: Cohort, planned: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """Stragglers run 1 to E - 1 of the E epochs, drawn uniformly (or 1 to K - 1 of K local steps)."""
         whole = self.local_steps or self.local_epochs
-        late = generator.random(len(planned)) < self.stragglers
-        share = generator.integers(1, max(whole, 2), size=len(planned))
-        return np.where(late & (whole > 1), planned // whole * share, planned)
+        if self.stragglers == 0 or whole == 1:
+            return planned
+        draws = [generator_of(k) for k in range(len(planned))]
+        place = np.argsort(np.argsort([own.random() for own in draws]))
+        late = place < round(self.stragglers * len(planned))
+        share = np.array([own.integers(1, whole) for own in draws])
+        return np.where(late, planned // whole * share, planned)

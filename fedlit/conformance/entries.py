@@ -35,6 +35,7 @@ class Entry:
 ENTRIES = {
     "FedAvg": Entry(FedAvg),
     "FedProx": Entry(partial(FedProx, mu=1.0)),
+    "FedProx, stragglers": Entry(partial(FedProx, mu=1.0, stragglers=0.5)),
     "FedBC": Entry(partial(FedBC, dual_lr=1.0)),
     "FedBC, from its own model": Entry(partial(FedBC, dual_lr=1.0, start_from="local")),
     "Per-FedBC": Entry(partial(PerFedBC, dual_lr=1.0, adapt_lr=0.2)),

@@ -8,12 +8,12 @@ from typing import Literal
 
 from fedlit.catalogue import METRICS, SUMMARY_METRICS, is_state_curve, metric
 from fedlit.errors import ConfigError, nearest
+from fedlit.history import EXTRA_METRICS
 from fedlit.results import Run
 
 Goal = Literal["maximize", "minimize"]
 
 _ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/", "min_user/acc", "max_user/acc")
-_ON_TRAINING = ("global/train_loss", "global/grad_norm2")
 
 
 def objective(run: Run, name: str, goal: Goal) -> float | None:
@@ -49,7 +49,7 @@ def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> Non
 def remarks(name: str, goal: Goal) -> list[str]:
     """What a user should know about the choice of a metric."""
     lines = []
-    if name.startswith(_ON_TEST) and name not in _ON_TRAINING:
+    if name.startswith(_ON_TEST) and name not in EXTRA_METRICS:
         lines.append(
             f"{name} is measured on test data: the best trial looks better by it than it is. Choose by val/acc, and "
             "report the test accuracy of what was chosen."

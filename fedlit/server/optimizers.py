@@ -43,7 +43,7 @@ class FedAvgM(ServerOptimizer):
     Args:
         lr: η_s: server learning rate.
         momentum: β: share of the last direction that is kept.
-        nesterov: step along pseudo_gradient + momentum u instead.
+        nesterov: step along pseudo_gradient + momentum u instead, as Exp-α has it.
     """
 
     lr: float = 1.0

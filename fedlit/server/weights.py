@@ -76,19 +76,22 @@ class QFFL(Weighting):
     needs = frozenset({"risk_received"})
 
     def weigh(self, cohort: Cohort) -> Weighed:
-        """w ∝ F^q, step = Σ F^q L / Σ h with h = q F^(q-1) |L (z - x)|² + L F^q."""
-        risk = cohort.risk_received.double() + 1e-10
+        """w ∝ F^q, step = Σ F^q L / Σ h with h = q F^(q-1) |L (z - x)|² + L F^q; who has no samples counts 0."""
+        counts = cohort.reports & (cohort.sizes > 0)
+        if not bool(counts.any()):
+            return Uniform().weigh(cohort)
+        risk = torch.where(counts, cohort.risk_received.double(), 1.0) + 1e-10
         bound = 1 / cohort.lr if self.lipschitz is None else self.lipschitz
         lengths = cohort.distances.double()
         h = self.q * risk ** (self.q - 1) * bound**2 * lengths + bound * risk**self.q
-        parts = cohort.reports * (cohort.sizes.double() if self.sample_weighted else 1.0)
+        parts = counts * (cohort.sizes.double() if self.sample_weighted else 1.0)
         step = float((parts * risk**self.q * bound).sum() / (parts * h).sum())
         return Weighed(normalise(parts * risk**self.q, cohort.reports), step)
 
 
 @dataclass
 class ExpAlpha(Weighting):
-    """exp((F_new - F_old) / alpha) over their sum: whose loss falls more counts less (Exp-α, theorem 1).
+    """exp((F_new - F_old) / alpha) over their sum: whose loss falls more counts less (Exp-α, eq. 3 and Algorithm 1).
 
     Args:
         alpha: α: temperature; a large one weighs by samples.

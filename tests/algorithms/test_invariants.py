@@ -191,7 +191,7 @@ def renamed(order: list[int]) -> TensorData:
 
 @pytest.mark.parametrize("name", ALL_AND_POOLED)
 def test_the_order_of_clients_changes_nothing(name: str) -> None:
-    """With full batches; who is late and how many steps a block takes is drawn in the order of clients: left out."""
+    """With full batches; who is late and how many steps a block takes is drawn by a client's id: left out."""
     drawn = {"fedprox": {"stragglers": 0.0}} | {block: {"most_steps": 1} for block in ALGORITHMS if "bcd" in block}
     order = [2, 0, 3, 1]
 

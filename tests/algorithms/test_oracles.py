@@ -90,9 +90,12 @@ CASES = {
     "fedfor_hinge": Case(FedFor, variates.fedfor, {"strength": 0.6, "form": "hinge"}, local=PLAIN),
     "ditto": Case(Ditto, personal.ditto, {"prox": 1.5, "personal_lr": 0.07}, state="personal"),
     "per_fedavg": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3}, per_step=3),
+    "per_fedavg_l2": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3, "l2": 0.4}, per_step=3),
+    "per_fedavg_hf_l2": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3, "form": "hf", "l2": 0.4}, per_step=3),
     "per_fedavg_hf": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3, "form": "hf"}, per_step=3),
     "per_fedavg_fo": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3, "form": "fo"}, per_step=2),
     "pfedme": Case(PFedMe, personal.pfedme, PFEDME, state="personal"),
+    "pfedme_l2": Case(PFedMe, personal.pfedme, PFEDME | {"l2": 0.4}, state="personal"),
     "pfedme_from_w": Case(PFedMe, personal.pfedme, PFEDME | {"inner_start": "w"}, state="personal"),
     "pfedme_nu": Case(PFedMe, personal.pfedme, PFEDME | {"inner_nu": 0.05}, state="personal"),
     "pfedme_all_train": Case(PFedMe, personal.pfedme, PFEDME | {"train_all": True}, asked=PFEDME, state="personal"),
@@ -180,8 +183,7 @@ def trace_of(case: Case, problem: Problem, cohorts: list[list[int]]) -> Any:
     steps: list[dict[int, int]] = [{k: problem.steps(k) for k in who} for who in trained]
     if case.algorithm is FedBCD:
         for t, who in enumerate(trained):
-            drawn = generator(0, Purpose.WORK, round=t).integers(1, 6, size=len(who))
-            steps[t] = dict(zip(who, drawn.tolist(), strict=True))
+            steps[t] = {k: int(generator(0, Purpose.WORK, round=t, client=k).integers(1, 6)) for k in who}
     plan = [
         {k: problem.batches(k, t, steps=count, per_step=case.per_step) for k, count in own.items()}
         for t, own in enumerate(steps)

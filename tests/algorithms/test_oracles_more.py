@@ -16,31 +16,32 @@ ROUNDS = 6
 BLOCKS = {"extrapolation": 0.7, "box": 0.6, "server_lr": 0.5}
 
 
-def offline_run(problem: Problem, **options: Any) -> FederatedTrainer:
-    """One of four clients reports, three may train."""
+def offline_run(problem: Problem, reporting: int, **options: Any) -> FederatedTrainer:
+    """So many of four clients report, three may train."""
     client = FedBCDI(tiny_net(), batch_size=BATCH, local_epochs=EPOCHS, offline_clients=3, **PLAIN, **BLOCKS, **options)
-    return run(client, problem.data, rounds=ROUNDS, clients_per_round=1)
+    return run(client, problem.data, rounds=ROUNDS, clients_per_round=reporting)
 
 
+@pytest.mark.parametrize("server_sum", ["mean", "sum"])
 @pytest.mark.parametrize("server_over", ["active", "all"])
-@pytest.mark.parametrize("cap", [1, 2, 4])
-def test_offline_training_matches_the_trace(server_over: str, cap: int) -> None:
+@pytest.mark.parametrize(("cap", "reporting"), [(1, 1), (2, 1), (4, 2)])
+def test_offline_training_matches_the_trace(server_over: str, server_sum: str, cap: int, reporting: int) -> None:
     problem = Problem()
-    trainer = offline_run(problem, prox=0.3, offline_rounds=cap, server_over=server_over)
+    server = {"server_over": server_over, "server_sum": server_sum}
+    trainer = offline_run(problem, reporting, prox=0.3, offline_rounds=cap, **server)
     client, sampler = trainer.loop.client, trainer.loop.options.sampler
     cohorts, offline, plan, pulls = [], [], [], []
     for t in range(ROUNDS):
-        drawn = sampler.select(0, t, problem.data.sizes.numpy(), 1)
+        drawn = sampler.select(0, t, problem.data.sizes.numpy(), reporting)
         selection = client.select(drawn, 4, generator(0, Purpose.COHORT, round=t, index=1))
-        counts = generator(0, Purpose.WORK, round=t).integers(1, 6, size=len(selection.train)).tolist()
-        work = dict(zip(selection.train, counts, strict=True))
+        work = {k: int(generator(0, Purpose.WORK, round=t, client=k).integers(1, 6)) for k in selection.train}
         cohorts.append(selection.report)
         offline.append(selection.train)
         plan.append({k: problem.batches(k, t, steps=count) for k, count in work.items()})
         pulls.append({k: work[k] for k in selection.report})
     net = tiny_net()
     init = (net.linear.weight.detach().numpy(), net.linear.bias.detach().numpy())
-    options = {"pull": 0.3, "cap": cap, "offline": offline, "pulls": pulls, "server_over": server_over}
+    options = {"pull": 0.3, "cap": cap, "offline": offline, "pulls": pulls, **server}
     trace = blocks.fedbcd_i(problem.given, init, cohorts, plan, oracle.Local(**PLAIN), **options, **BLOCKS)
     states = trainer.loop.states
     assert gap(client.net.linear.weight, trace.weight[-1]) < 1e-10

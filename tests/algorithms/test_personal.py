@@ -1,5 +1,6 @@
 """Which model is personal, and how it is adapted: measured by hand beside the run's own numbers."""
 
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -23,7 +24,7 @@ from fedlit import (
     Softmax,
 )
 from fedlit.errors import ConfigError
-from tests.problems import run, tiny_data, tiny_net
+from tests.problems import largest_difference, run, tiny_data, tiny_net, weights_of
 
 BATCH = 4
 LOCAL: dict[str, Any] = {"lr": 0.1, "batch_size": BATCH, "local_epochs": 2}
@@ -163,3 +164,14 @@ def test_the_mean_of_all_models_is_measured_also_where_local_models_are_not_stor
 def test_epochs_and_steps_together_are_refused_by_fedbcd() -> None:
     with pytest.raises(ConfigError, match="model.local_unit is 'epoch'"):
         FedBCD(tiny_net(), local_unit="epoch", local_steps=3)
+
+
+@pytest.mark.parametrize(
+    "make", [partial(FedBCD, batch_size=BATCH), partial(FedBC, start_from="local", **LOCAL)], ids=["FedBCD", "FedBC"]
+)
+def test_the_personal_model_of_a_user_who_never_trained_is_z_where_x_starts_at_the_initial_model(make: Any) -> None:
+    trainer = run(make(tiny_net()), rounds=1, clients_per_round=1)
+    stranger = next(user for user in range(4) if not trainer.loop.states.has(user))
+    personal = trainer.loop.measuring.models.personal(stranger)
+    assert largest_difference(personal, weights_of(trainer)) == 0
+    assert largest_difference(personal, tiny_net().state_dict()) > 1e-3

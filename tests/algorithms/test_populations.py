@@ -23,6 +23,7 @@ from fedlit import (
     FedDyn,
     FedFor,
     FedProx,
+    FixedSampler,
     PerFedAvg,
     PerFedBC,
     PFedMe,
@@ -31,10 +32,12 @@ from fedlit import (
     ServerCallback,
     TensorData,
 )
+from fedlit.cohort import Selection
 from tests.problems import CLASSES, FEATURES, largest_difference, run, tiny_data, tiny_net, weights_of
 
 FULL: dict[str, Any] = {"lr": 0.05, "batch_size": 64, "local_epochs": 3}
 """Full batches: the order in which samples are drawn does not matter."""
+LATE: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "local_epochs": 4}
 Settings = dict[str, tuple[type[Client], dict[str, Any]]]
 
 
@@ -169,6 +172,40 @@ def test_stragglers_do_one_epoch_or_more_but_never_all() -> None:
     run(client, data, rounds=12, sampler="all", callbacks=[watch])
     epochs = np.array(watch.steps) / client.batches_per_epoch(data.sizes.numpy())
     assert set(epochs.flatten().tolist()) == {1.0, 2.0, 3.0}
+
+
+@pytest.mark.parametrize(("share", "late"), [(0.25, 1), (0.5, 2), (0.9, 4)])
+def test_every_cohort_has_its_share_of_stragglers(share: float, late: int) -> None:
+    watch, data = Watch(), tiny_data()
+    client = FedProx(tiny_net(), stragglers=share, lr=0.05, batch_size=4, local_epochs=4)
+    run(client, data, rounds=8, sampler="all", callbacks=[watch])
+    behind = np.array(watch.steps) < client.planned_steps(data.sizes.numpy())
+    assert behind.sum(1).tolist() == [late] * 8
+    assert late == 4 or len({tuple(round) for round in behind.tolist()}) > 1
+
+
+def worked(client: Client, order: list[int]) -> list[dict[int, int]]:
+    """Steps of each client by round, with the cohort in this order."""
+
+    class InOrder(FixedSampler):
+        def select(self, seed: int, round: int, sizes: np.ndarray, count: int) -> Selection:
+            return Selection(train=order, report=order)
+
+    watch = Watch()
+    run(client, tiny_data(), rounds=3, sampler=InOrder(order), callbacks=[watch])
+    return [dict(zip(order, steps, strict=True)) for steps in watch.steps]
+
+
+@pytest.mark.parametrize("options", [{"stragglers": 0.5}, {"stragglers": 1.0}], ids=["half", "all"])
+def test_who_is_late_and_how_much_does_not_depend_on_the_order_of_clients(options: dict[str, Any]) -> None:
+    forward, backward = (worked(FedProx(tiny_net(), **LATE, **options), order) for order in ([0, 1, 2], [2, 1, 0]))
+    assert forward == backward
+
+
+def test_how_long_a_block_trains_is_its_own_draw_whoever_else_takes_part() -> None:
+    whole, other, alone = (worked(FedBCD(tiny_net(), batch_size=4), order) for order in ([0, 1, 2, 3], [3, 1], [1]))
+    assert [round[1] for round in whole] == [round[1] for round in other] == [round[1] for round in alone]
+    assert len({tuple(round.values()) for round in whole}) > 1
 
 
 def test_a_cold_exp_alpha_takes_the_client_whose_loss_fell_least() -> None:

@@ -236,7 +236,7 @@ def test_solved_personal_models_of_ditto_are_proximal_points_of_the_received_mod
 def test_a_pull_of_fedbcd_i_leaves_the_same_share_of_the_way_at_every_step() -> None:
     start = problem().start
     trainer = fitted(FedBCDI, prox=0.3, extrapolation=0.0, box=None, offline_clients=CLIENTS)
-    counts = generator(0, Purpose.WORK, round=0).integers(1, 6, size=CLIENTS).tolist()
+    counts = [int(generator(0, Purpose.WORK, round=0, client=k).integers(1, 6)) for k in range(CLIENTS)]
     assert len(set(counts)) > 1
     paths = torch.stack([problem().path(count)[k] for k, count in enumerate(counts)])
     left = 0.7 ** torch.tensor(counts, dtype=torch.float64)[:, None]

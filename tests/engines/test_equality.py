@@ -141,7 +141,7 @@ def test_timelines_longer_than_the_capacity_run_in_windows(monkeypatch: pytest.M
 
 def test_clients_without_steps_keep_what_they_received() -> None:
     class Lazy(FedBC):
-        def local_work(self, cohort, planned, generator):
+        def local_work(self, cohort, planned, generator_of):
             planned[0] = 0
             return planned
 

@@ -98,19 +98,23 @@ def fedbcd_i(
     box: float | None = None,
     cap: float = 4,
     server_over: str = "active",
+    server_sum: str = "mean",
 ) -> StateTrace:
     """Section 13. Round t:
 
     1. each client of offline[t] whose counter is below `cap` trains (ASPG on g_i alone) and adds 1 to its counter;
     2. each client of cohorts[t] (part of offline[t]) pulls K = pulls[t][client] times: x_prev <- x,
        x <- clip(x - gamma (x - z), -box, box); sends x; sets its counter to 0. (x, x_prev) = its last two iterates;
-    3. z <- z - server_lr (z - mean of the x_i), over the active clients, or with `server_over="all"` over what each of
-       the N clients sent last (z^0 if nothing).
+    3. z <- z - server_lr sum_i gamma (z - x_i) (`sum`: line 24 of Algorithm 2), or that sum divided by sum_i gamma
+       (`mean`), over the active clients, or with `server_over="all"` over what each of the N clients sent last (z^0 if
+       nothing).
 
     `personal` is x_i and `control` x_i_prev, of all clients. `losses` is NaN for an active client that did not train.
     """
     if server_over not in ("active", "all"):
         raise ValueError(f"unknown server_over: {server_over!r}")
+    if server_sum not in ("mean", "sum"):
+        raise ValueError(f"unknown server_sum: {server_sum!r}")
     z, trace = begin(init)
     states, sent = [(z, z) for _ in problem.x], [z for _ in problem.x]
     counters = np.zeros(len(problem.x), np.int64)
@@ -130,7 +134,10 @@ def fedbcd_i(
                 states[j] = (_boxed(now - pull * (now - z), box), now)
             sent[j], counters[j] = states[j][0], 0
         over = [sent[j] for j in cohort] if server_over == "active" else sent
-        z = z - server_lr * (z - np.mean(over, axis=0))
+        if server_sum == "sum":
+            z = z - server_lr * np.sum([pull * (z - x) for x in over], axis=0)
+        else:
+            z = z - server_lr * (z - np.mean(over, axis=0))
         end_round(trace, z, np.full(len(cohort), 1.0 / len(over)), [losses.get(j, np.nan) for j in cohort])
         trace.counters.append(counters.copy())
     _keep(trace, states, offline)

@@ -41,6 +41,12 @@ from tests.oracles.variates import (
 )
 
 
+def _regularised(theta: Array, x: np.ndarray, y: np.ndarray, l2: float) -> tuple[float, Array]:
+    """f and its gradient for f(theta) = mean cross-entropy + (l2/2) |theta|^2, bias included."""
+    loss, gradient = _cross_entropy(theta, x, y)
+    return loss + l2 / 2.0 * float(np.sum(theta**2)), gradient + l2 * theta
+
+
 def hessian_vector(model: Model, x: np.ndarray, y: np.ndarray, vector: Model) -> Model:
     """Hess f(theta) U for the mean cross-entropy over the rows of x; see `_curvature`."""
     return _split(_curvature(_join(model), x, y, _join(vector)))
@@ -99,18 +105,18 @@ def ditto(
     return trace
 
 
-def _meta_gradient(x: np.ndarray, y: np.ndarray, adapt_lr: float, form: str, delta: float) -> Gradient:
+def _meta_gradient(x: np.ndarray, y: np.ndarray, adapt_lr: float, form: str, delta: float, l2: float = 0.0) -> Gradient:
     def gradient(w: Array, step: Sequence[Rows]) -> tuple[float, Array]:
         first, second = step[0], step[1]
-        moved = w - adapt_lr * _cross_entropy(w, x[first], y[first])[1]
-        loss, u = _cross_entropy(moved, x[second], y[second])
+        moved = w - adapt_lr * _regularised(w, x[first], y[first], l2)[1]
+        loss, u = _regularised(moved, x[second], y[second], l2)
         if form == "fo":
             return loss, u
         rows, labels = x[step[2]], y[step[2]]
         if form == "exact":
-            hessian_u = _curvature(w, rows, labels, u)
+            hessian_u = _curvature(w, rows, labels, u) + l2 * u
         else:
-            ends = [_cross_entropy(w + sign * delta * u, rows, labels)[1] for sign in (1.0, -1.0)]
+            ends = [_regularised(w + sign * delta * u, rows, labels, l2)[1] for sign in (1.0, -1.0)]
             hessian_u = (ends[0] - ends[1]) / (2.0 * delta)
         return loss, u - adapt_lr * hessian_u
 
@@ -127,13 +133,15 @@ def per_fedavg(
     adapt_lr: float,
     form: str = "exact",
     hessian_delta: float = 1e-3,
+    l2: float = 0.0,
 ) -> StateTrace:
     """Section 7. A local step has the batches (D, D1, D2), for `fo` (D, D1); with alpha = adapt_lr, from w = z:
 
     w~ = w - alpha grad f(w; D); u = grad f(w~; D1); a local step from w with the gradient u - alpha Hess f(w; D2) u
     (`exact`), Hess u as [grad f(w + delta u; D2) - grad f(w - delta u; D2)] / (2 delta) (`hf`), or u alone (`fo`).
 
-    Server: uniform mean. `losses` is the mean of f(w~; D1). The personal model is `adapted(z, ...)`.
+    Server: uniform mean. `losses` is the mean of f(w~; D1). The personal model is `adapted(z, ...)`. With `l2`, f has a
+    term (l2/2) |w|^2: in both gradients and, as l2 u, in the Hessian's product.
     """
     if form not in ("exact", "hf", "fo"):
         raise ValueError(f"unknown form: {form!r}")
@@ -143,7 +151,7 @@ def per_fedavg(
         check(cohort)
         losses = []
         for j in cohort:
-            gradient = _meta_gradient(problem.x[j], problem.y[j], adapt_lr, form, hessian_delta)
+            gradient = _meta_gradient(problem.x[j], problem.y[j], adapt_lr, form, hessian_delta, l2)
             kept[j], loss = descend(z, plan[t][j], gradient, local, rate(local, t))
             losses.append(loss)
         p = _shares("uniform", _sizes(problem, cohort))
@@ -154,11 +162,19 @@ def per_fedavg(
 
 
 def _inner_solve(
-    theta: Array, w: Array, x: np.ndarray, y: np.ndarray, prox: float, lr: float, steps: int, nu: float | None
+    theta: Array,
+    w: Array,
+    x: np.ndarray,
+    y: np.ndarray,
+    prox: float,
+    lr: float,
+    steps: int,
+    nu: float | None,
+    l2: float,
 ) -> Array:
     """Gradient steps on h(theta) = f(theta) + (prox/2) |theta - w|^2: `steps` of them, or until |grad h| <= nu."""
     for _ in range(steps if nu is None else 100):
-        gradient = _cross_entropy(theta, x, y)[1] + prox * (theta - w)
+        gradient = _regularised(theta, x, y, l2)[1] + prox * (theta - w)
         if nu is not None and np.linalg.norm(gradient) <= nu:
             break
         theta = theta - lr * gradient
@@ -179,12 +195,14 @@ def pfedme(
     inner_start: str = "warm",
     trained: Cohorts | None = None,
     inner_nu: float | None = None,
+    l2: float = 0.0,
 ) -> StateTrace:
     """Section 8. From w = theta = z, for each batch D (a local round): theta <- gradient steps of rate personal_lr
     (it does not decay) on f(theta; D) + (prox/2) |theta - w|^2, from the last theta (`warm`) or from w (`w`); then a
     local step of w with the gradient prox (w - theta), the only place where clip, weight decay and momentum act.
 
     - Inner solve: `inner_steps` steps, or with `inner_nu` until |grad h| <= nu (seen before each step), at most 100.
+    - f(theta; D) has a term (l2/2) |theta|^2, so it acts in the inner solve and nowhere else.
     - Server: z <- (1 - beta) z + beta (1/S) sum_j w_j over cohorts[t]. trained[t] (cohorts[t] unless given) trains.
 
     `local` is w_i and `personal` theta_i of those that ever trained. `losses` is empty.
@@ -199,7 +217,7 @@ def pfedme(
         for batch in batches:
             start = theta if inner_start == "warm" else w
             rows, labels = problem.x[j][batch], problem.y[j][batch]
-            theta = _inner_solve(start, w, rows, labels, prox, personal_lr, inner_steps, inner_nu)
+            theta = _inner_solve(start, w, rows, labels, prox, personal_lr, inner_steps, inner_nu, l2)
             gradient = _clipped(prox * (w - theta), local.clip) + local.weight_decay * w
             velocity = local.momentum * velocity + gradient
             w = w - lr * velocity

@@ -160,9 +160,10 @@ def _run(
     if start_from not in ("global", "local"):
         raise ValueError(f"unknown start_from: {start_from!r}")
     z, kept, trace = _join(init), dict[int, Array](), Trace()
+    own = {j: z for j in range(len(problem.y))}  # x_i^0 = z^0 for ALL i: Algorithm 1, line 2, and appendix B
     _record_model(trace, z)
     for t, cohort in enumerate(cohorts):
-        starts = kept if start_from == "local" else {}
+        starts = own | kept if start_from == "local" else {}
         lr = local.lr * local.lr_decay**t
         z, models, weights, losses = _round(problem, z, starts, cohort, plan[t], local, lr, pull, weigh)
         kept.update(zip(cohort, models, strict=True))
@@ -235,7 +236,7 @@ def fedbc(
     start_from: str = "global",
     weights: str = "dual",
 ) -> Trace:
-    """Section 9. With `start_from="local"` a client's first start is the model it then receives."""
+    """Section 9. With `start_from="local"` a client's first start is z^0, in whichever round that is."""
     if tolerance_uses not in ("old", "new"):
         raise ValueError(f"unknown tolerance_uses: {tolerance_uses!r}")
     tolerance_rate = dual_lr if tolerance_lr is None else tolerance_lr
