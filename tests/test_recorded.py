@@ -1,7 +1,8 @@
 """Flat runs give the numbers that they gave before servers became objects of their own (recorded at commit 9b35b75).
 
 Bits are compared on one machine only; across machines the last digit of a sum may differ, so 1e-12 is asked here.
-`FedBCD`, `FedBCD-I` and `FedBC, from its own model` were recorded again: CHANGELOG says why their numbers moved.
+FedBCD, FedBCD-I, FedBC from its own model and FedProx with stragglers were recorded after it: CHANGELOG says why
+their numbers moved.
 """
 
 import json
