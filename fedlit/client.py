@@ -25,6 +25,7 @@ from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
 from fedlit.local import LocalOptimizer, LocalSGD
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
+from fedlit.recorded import Recorded
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec
 from fedlit.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
 
@@ -40,7 +41,7 @@ class _Task(nn.Module):
         return self.client.task_loss(batch)
 
 
-class Client(LightningModule):
+class Client(Recorded, LightningModule):
     """Base of every algorithm; on its own it is federated averaging's client.
 
     Args:

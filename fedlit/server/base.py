@@ -14,11 +14,12 @@ from pytorch_lightning import Callback, Trainer
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.params import Params
+from fedlit.recorded import Recorded
 
 log = logging.getLogger("fedlit")
 
 
-class ServerCallback(Callback):
+class ServerCallback(Recorded, Callback):
     """A Lightning callback with the hooks of a federated round.
 
     In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
@@ -35,6 +36,9 @@ class ServerCallback(Callback):
 
     needs: frozenset[str] = frozenset()
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
+
+    decides: bool = True
+    """Whether numbers of the run may depend on it; one that only watches says False, and may come and go at resume."""
 
     uses_initial: bool = False
     """Whether it reads z^0 (`latest_models`), which checkpoints then keep."""
