@@ -27,6 +27,7 @@ from fedlit.errors import ConfigError, require
 from fedlit.keys import GeneratorOf
 from fedlit.local import LocalOptimizer, LocalSGD
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
+from fedlit.recorded import Recorded
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec, check_state_names
 from fedlit.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
 
@@ -42,7 +43,7 @@ class _Task(nn.Module):
         return self.client.task_loss(batch)
 
 
-class Client(LightningModule):
+class Client(Recorded, LightningModule):
     """Base of every algorithm; on its own it is federated averaging's client.
 
     Args:

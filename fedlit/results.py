@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedlit.catalogue import STATES, ShownState, declare
 from fedlit.errors import ConfigError, RunError
-from fedlit.run import RunFolder, read_clients, read_metrics
-from fedlit.settings import deciding, flatten, read_config
+from fedlit.run import RunFolder, fingerprint, read_clients, read_metrics
+from fedlit.settings import canonical, deciding, flatten, is_fingerprint, read_config
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
@@ -24,6 +24,8 @@ log = logging.getLogger("fedlit")
 SEEDS = ("seed_everything", "trainer.seed", "data.seed", "data.partition_hash")
 """Settings in which the runs of one group may differ; the hash follows from the seed of the data."""
 _SHORT = ("trainer.", "model.", "data.")
+_LONGEST = 40
+"""Characters of a value in a label."""
 
 
 @dataclass(frozen=True)
@@ -195,11 +197,19 @@ def plain_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def dotted(config: dict[str, Any]) -> dict[str, Any]:
-    """Names as on the command line: `model` is the class, `model.lr` its option, without `init_args` in between."""
-    flat = {}
+    """Names as on the command line: `model` is the class, `model.lr` its option, without `init_args` in between.
+
+    A class that is not fedlit's also has its `module`: another package's FedAvg is another algorithm.
+    """
+    flat: dict[str, Any] = {}
     for name, value in flatten(config).items():
         short = ".".join(part for part in name.split(".") if part not in ("init_args", "class_path"))
-        flat[short] = value.rsplit(".", 1)[-1] if name.endswith("class_path") and isinstance(value, str) else value
+        module, _, kind = (
+            value.rpartition(".") if name.endswith("class_path") and isinstance(value, str) else ("", "", "")
+        )
+        flat[short] = kind or value
+        if module not in ("", "fedlit"):
+            flat[f"{short}.module"] = module
     return flat
 
 
@@ -215,7 +225,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             members.append([run])
     first = [group[0] for group in members]
     differing = differing_settings(first)
-    labels = [label_of(run, first) for run in first]
+    labels = labels_of(first)
     groups = []
     for number, group in enumerate(members):
         twin = f" ({labels[:number].count(labels[number]) + 1})" if labels.count(labels[number]) > 1 else ""
@@ -235,16 +245,45 @@ def belongs(run: Run, group: Sequence[Run]) -> bool:
 def differing_settings(runs: Sequence[Run]) -> list[str]:
     """Dotted names of settings that are not the same in all these runs, seeds left out."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in SEEDS)
-    return [name for name in names if len({json.dumps(run.settings.get(name), default=str) for run in runs}) > 1]
+    return [name for name in names if len({canonical(run.settings.get(name)) for run in runs}) > 1]
+
+
+def labels_of(runs: Sequence[Run]) -> list[str]:
+    """A label for each; fingerprints of nets and code stand in it only where nothing else tells two runs apart."""
+    labels = [label_of(run, runs) for run in runs]
+    alike = [[other for other, same in zip(runs, labels, strict=True) if same == label] for label in labels]
+    return [
+        " ".join([label, *options_apart(run, twins, fingerprints=True)])
+        for run, label, twins in zip(runs, labels, alike, strict=True)
+    ]
 
 
 def label_of(run: Run, others: Sequence[Run]) -> str:
-    """The algorithm, and what tells this run from others of the same algorithm."""
+    """The algorithm, and what a reader can tell this run by from others of the same algorithm."""
     alike = [other for other in others if other.algorithm == run.algorithm]
-    apart = [name for name in differing_settings(alike) if run.settings.get(name) is not None]
-    shown = [f"{name.split('.')[-1]}={run.settings[name]}" for name in apart if name.startswith(_SHORT)]
-    datasets = [run.data] if "data" in apart else []
-    return " ".join([run.algorithm, *datasets, *shown])
+    datasets = [run.data] if "data" in differing_settings(alike) else []
+    return " ".join([run.algorithm, *datasets, *options_apart(run, alike, fingerprints=False)])
+
+
+def options_apart(run: Run, others: Sequence[Run], *, fingerprints: bool) -> list[str]:
+    """`mu=0.1` for each setting in which these runs differ and that this one has: fingerprints, or all but them."""
+    apart = [name for name in differing_settings(others) if is_fingerprint(name) == fingerprints]
+    own = [name for name in apart if name.startswith(_SHORT) and run.settings.get(name) is not None]
+    return [option_text(name, run.settings[name]) for name in own if not follows(name, apart, others)]
+
+
+def follows(name: str, apart: Sequence[str], runs: Sequence[Run]) -> bool:
+    """Whether an option differs only because some runs have another class there: `net=MLP` is enough."""
+    values = {canonical(run.settings[name]) for run in runs if run.settings.get(name) is not None}
+    return name.rpartition(".")[0] in apart and len(values) == 1
+
+
+def option_text(name: str, value: Any) -> str:
+    """`lr=0.1`, `net.behaviour=1a2b3c4d`, the bare name of a callback; what is long is shown by its fingerprint."""
+    parts = name.split(".")
+    short = ".".join(parts[-2:] if is_fingerprint(name) else parts[-1:])
+    text = str(value) if len(str(value)) <= _LONGEST else fingerprint({short: value})
+    return text if text == short else f"{short}={text}"
 
 
 def mixed(groups: Sequence[Group]) -> list[str]:

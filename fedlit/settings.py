@@ -1,22 +1,39 @@
-"""The settings of a run as plain data: what decides its results, its name, and whether it may be resumed."""
+"""The settings of a run as plain data: what decides its results, its name, and whether it may be resumed.
 
-import inspect
-from collections.abc import Mapping
+The command line gives its resolved config. A run from Python is described from its objects (`describe_run`): two that
+differ in anything that moves a number have different descriptions.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+from pytorch_lightning import Callback, Trainer
+from pytorch_lightning.callbacks import (
+    Checkpoint,
+    DeviceStatsMonitor,
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelSummary,
+    ProgressBar,
+    Timer,
+)
 
+from fedlit.behaviour import behaviour_of
+from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
+from fedlit.describing import Description, describe, describe_net, path_of, plain
 from fedlit.errors import ResumeError
+from fedlit.recorded import Recorded, arguments_of
 from fedlit.run import RunFolder
-from fedlit.server.optimizers import ServerOptimizer
-from fedlit.server.sampling import Sampler
-from fedlit.server.weights import Weighting
+from fedlit.server.base import ServerCallback
 from fedlit.strict_yaml import load_yaml
 
-_DESCRIBED = (Sampler, Weighting, ServerOptimizer)
-_NOT_OURS = ("pytorch_lightning", "lightning_fabric", "torch", "abc", "builtins")
+_WATCHING = (Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor, ModelSummary, ProgressBar, Timer)
+"""Lightning's callbacks that change no round. EarlyStopping and Timer end a run, as `rounds` and `max_time` do."""
 FREE_TRAINER_KEYS = frozenset(
     {
         *("rounds", "engine", "lanes", "workers", "compiled", "checkpoint_every", "divergence_factor", "rounds_to"),
@@ -24,21 +41,68 @@ FREE_TRAINER_KEYS = frozenset(
     }
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
+_NOT_DESCRIBED = frozenset({"callbacks", "logger", "profiler", "run", "resume", "overwrite"})
+"""Objects that only watch, and what says where to write; callbacks are described apart."""
 
 
-def describe(part: object) -> dict[str, Any]:
-    """A part's class and its constructors' arguments, where they are kept under their own names and are plain."""
-    own = [vars(ancestor) for ancestor in type(part).__mro__ if not ancestor.__module__.startswith(_NOT_OURS)]
-    constructors = [held["__init__"] for held in own if "__init__" in held]
-    arguments = [name for constructor in constructors for name in inspect.signature(constructor).parameters]
-    kept = {name: getattr(part, name) for name in arguments if hasattr(part, name)}
-    plain: dict[str, Any] = {
-        name: value for name, value in kept.items() if isinstance(value, str | int | float | bool | None)
+FINGERPRINTS = {
+    "code": "the code of the class is another",
+    "structure": "the net is put together in another way",
+    "behaviour": "with the same weights the net computes something else, as with another activation",
+    "parameters": "the net has another size",
+}
+"""Last parts of dotted names that are for machines, with what it means when they differ."""
+
+
+def describe_run(
+    trainer: Trainer, client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]
+) -> dict[str, Any]:
+    """What a run from Python is, in the form of a config: trainer, algorithm with its net, and data (set up)."""
+    assert isinstance(trainer, Recorded)
+    described = {"trainer": describe_trainer(trainer, callbacks)}
+    described["model"] = describe_client(client, data, doubles=trainer.precision == "64-true")
+    described["data"] = describe(data, "data")
+    described["data"]["init_args"]["partition_hash"] = data.partition_hash
+    return described
+
+
+def describe_trainer(trainer: Recorded, callbacks: Sequence[Callback]) -> Description:
+    """The trainer's arguments; of its callbacks those that numbers may depend on, and nothing of its loggers."""
+    arguments = {name: value for name, value in arguments_of(trainer).items() if name not in _NOT_DESCRIBED}
+    described = {name: plain(value, f"trainer.{name}") for name, value in arguments.items()}
+    deciding_ones = [callback for callback in callbacks if decides(callback)]
+    if deciding_ones:
+        described["callbacks"] = describe_callbacks(deciding_ones)
+    return {"class_path": path_of(type(trainer)), "init_args": described}
+
+
+def decides(callback: Callback) -> bool:
+    """Whether a callback may move a number. A user's own counts, unless it says that it only watches."""
+    return callback.decides if isinstance(callback, ServerCallback) else not isinstance(callback, _WATCHING)
+
+
+def describe_callbacks(callbacks: Sequence[Callback]) -> dict[str, Any]:
+    """Each under the name of its class, with a number where there are several; their order counts too."""
+    described: dict[str, Any] = {}
+    for callback in callbacks:
+        name = type(callback).__name__
+        alike = sum(type(other).__name__ == name for other in callbacks[: len(described)])
+        name = f"{name}_{alike + 1}" if alike else name
+        described[name] = describe(callback, f"trainer.callbacks.{name}")
+    return described | ({"order": list(described)} if len(described) > 1 else {})
+
+
+def describe_client(client: Client, data: FederatedDataModule, *, doubles: bool) -> Description:
+    """The algorithm and its arguments; the net by what it is made of and what it computes."""
+    described = describe(client, "model")
+    sample, _ = data.rows(data.store, torch.zeros(1, dtype=torch.int64))
+    dtype = next((value.dtype for value in client.net.parameters()), torch.float32)
+    described["init_args"]["net"] = {
+        **describe_net(client.net, "model.net"),
+        "behaviour": behaviour_of(client.net, sample[0]),
+        "dtype": "float64" if doubles else str(dtype).removeprefix("torch."),
     }
-    plain |= {name: describe(value) for name, value in kept.items() if isinstance(value, _DESCRIBED)}
-    if isinstance(part, FederatedDataModule):
-        plain["partition_hash"] = part.partition_hash  # stands for the options that a data set keeps elsewhere
-    return {"class_path": type(part).__qualname__, "init_args": plain}
+    return described
 
 
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,14 +128,30 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
     if not folder.config.exists():
         return
     then, now = (flatten(deciding(c)) for c in (read_config(folder.config), config))
-    changed = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
+    changed = [name for name in sorted(then | now) if canonical(then.get(name)) != canonical(now.get(name))]
     if changed:
-        shown = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}" for name in changed[:3])
+        changed.sort(key=is_fingerprint)
+        shown = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}{meaning(name)}" for name in changed[:3])
         more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
         raise ResumeError(
             f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}. Resume it with "
             "the settings it began with (more rounds are fine), or start another run with --run DIR."
         )
+
+
+def canonical(value: Any) -> str:
+    """A setting as a text that is the same for equal settings: NaN equals NaN, and the order of keys does not count."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def is_fingerprint(name: str) -> bool:
+    """Whether a dotted name is of a number for machines: it says that something differs, not what."""
+    return name.rpartition(".")[2] in FINGERPRINTS and name.count(".") > 0
+
+
+def meaning(name: str) -> str:
+    """What it means that a fingerprint differs; nothing for settings that speak for themselves."""
+    return f" ({FINGERPRINTS[name.rpartition('.')[2]]})" if is_fingerprint(name) else ""
 
 
 def read_config(path: Path) -> dict[str, Any]:

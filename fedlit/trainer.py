@@ -24,20 +24,21 @@ from fedlit.initial import InitialWeights, draw_initial_weights
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
 from fedlit.progress import RoundProgressBar, show_lines
+from fedlit.recorded import Recorded
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.run import RunFolder
 from fedlit.server.base import ServerCallback, merge_callbacks
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
-from fedlit.settings import check_same_settings, describe
+from fedlit.settings import check_same_settings, describe_run
 from fedlit.step import Adaptation, AdaptOn
 from fedlit.summary import git_commit, summarise, versions
 
 log = logging.getLogger("fedlit")
 
 
-class FederatedTrainer(Trainer):
+class FederatedTrainer(Recorded, Trainer):
     """A Lightning trainer whose epochs are federated rounds.
 
     Args:
@@ -250,7 +251,8 @@ class FederatedTrainer(Trainer):
 
     def _open_folder(self, folder: RunFolder, client: Client, data: FederatedDataModule) -> Path | None:
         """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
-        config = self.config or {"trainer": describe(self), "model": describe(client), "data": describe(data)}
+        users = [callback for callback in self.callbacks if callback not in self._algorithms_callbacks]
+        config = self.config or describe_run(self, client, data, users)
         found = None
         if folder.holds_run() and not self.overwrite:
             if not self.resume:

@@ -30,6 +30,7 @@ LEVELS = {
         ),
         0,
     ),
+    **dict.fromkeys(("recorded", "codeprint", "describing", "behaviour"), 0),
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "data", "models", "metrics", "run"), 3),
@@ -52,7 +53,7 @@ BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 EQUALS_MAY_MEET = {0, 4}
 """Levels whose parts may import each other; elsewhere they are strangers (engines and server, the algorithms)."""
 SIDE = {"data", "models", "metrics", "run"}
-"""They know nothing of federation: keys, errors, locks and places, and none of the clients."""
+"""They know nothing of federation: keys, errors, locks, places and how arguments are recorded; none of the clients."""
 HEAVY = {"PIL", "matplotlib", "optuna", "pyarrow", "tensorboard", "torchvision", "wandb", "wandb_workspaces"}
 OUTSIDE = HEAVY - {"tensorboard"} | {"jsonargparse", "numpy", "pytorch_lightning", "rich", "torch", "yaml"}
 
@@ -93,7 +94,7 @@ def is_allowed(importer: str, target: str) -> bool:
     if source == part:
         return True
     if source in SIDE:
-        return part in ("keys", "errors", "lock", "places")
+        return part in ("keys", "errors", "lock", "places", "recorded")
     return LEVELS[part] < LEVELS[source] or (LEVELS[part] == LEVELS[source] and LEVELS[part] in EQUALS_MAY_MEET)
 
 

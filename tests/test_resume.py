@@ -404,6 +404,8 @@ def test_a_run_folder_of_python_is_not_resumed_with_other_settings(tmp_path: Pat
 @pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "Ctrl-C"])
 def test_a_signal_within_a_round_ends_the_run_after_that_round(tmp_path: Path, by: signal.Signals) -> None:
     class Interrupts(ServerCallback):
+        decides = False
+
         def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
             os.kill(os.getpid(), by if cohort.round == 2 else 0)
 

@@ -21,6 +21,7 @@ from fedlit.data.partition.base import Parts, RowNumbers
 from fedlit.data.split import Shares, Split, evaluated_part, little_endian, partition_hash, split, union
 from fedlit.errors import DataError, require
 from fedlit.keys import Purpose
+from fedlit.recorded import Recorded
 
 Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows,) int64
 Vary = Callable[[RowNumbers, np.random.Generator], RowNumbers]
@@ -40,7 +41,7 @@ class ClientData:
     largest: int | None = None  # no client of any round has more training rows; None where that is not known
 
 
-class FederatedDataModule(LightningDataModule, ABC):
+class FederatedDataModule(Recorded, LightningDataModule, ABC):
     """The contract of every data set: a subclass says in `build` what there is and who owns it.
 
     Args:

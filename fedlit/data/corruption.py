@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from fedlit.data.partition.base import RowNumbers
 from fedlit.data.rowcode import RowCode
 from fedlit.errors import require
+from fedlit.recorded import Recorded
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class Corrupted:
     group: str
 
 
-class Corruption(ABC):
+class Corruption(Recorded, ABC):
     """A recipe; its draws depend on the generator alone."""
 
     @abstractmethod

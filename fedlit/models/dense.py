@@ -6,9 +6,10 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from fedlit.errors import require
+from fedlit.recorded import Recorded
 
 
-class Softmax(nn.Module):
+class Softmax(Recorded, nn.Module):
     """Softmax regression: one linear layer, cross-entropy applied outside.
 
     Args:
@@ -26,7 +27,7 @@ class Softmax(nn.Module):
         return logits
 
 
-class MLP(nn.Module):
+class MLP(Recorded, nn.Module):
     """Linear layers with ReLU between them.
 
     Args:

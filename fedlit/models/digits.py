@@ -4,9 +4,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlit.errors import require
+from fedlit.recorded import Recorded
 
 
-class DigitNet(nn.Module):
+class DigitNet(Recorded, nn.Module):
     """FedBN's digit network for 28x28 pictures: 14,219,210 parameters with 3 channels and 10 classes.
 
     5,632 of them are the weights and biases of BatchNorm.

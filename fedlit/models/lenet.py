@@ -3,8 +3,10 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedlit.recorded import Recorded
 
-class LeNet(nn.Module):
+
+class LeNet(Recorded, nn.Module):
     """LeNet for 32x32 pictures: 62,006 parameters with 3 channels and 10 classes.
 
     Args:

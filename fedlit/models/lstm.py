@@ -3,9 +3,10 @@
 from torch import Tensor, nn
 
 from fedlit.errors import require
+from fedlit.recorded import Recorded
 
 
-class CharLSTM(nn.Module):
+class CharLSTM(Recorded, nn.Module):
     """Embedding, two layers of LSTM, and a linear layer on the last step: 819,920 parameters by default.
 
     PyTorch's LSTM has two bias vectors per layer; with one it would be 817,872.

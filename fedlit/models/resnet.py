@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlit.errors import require
+from fedlit.recorded import Recorded
 
 Shortcut = Literal["A", "B"]
 
@@ -18,7 +19,7 @@ _WIDTHS = (16, *(16, 16, 16), *(32, 32, 32), *(64, 64, 64))
 """Channels after the first convolution and after each block."""
 
 
-class ResNet20(nn.Module):
+class ResNet20(Recorded, nn.Module):
     """ResNet-20: a convolution and three stages of three blocks with 16, 32 and 64 channels.
 
     With 3 channels and 10 classes it has 269,722 parameters; 270,410 with conv_bias, 272,474 with shortcut B.
@@ -83,7 +84,7 @@ class SubsampleAndPad(nn.Module):
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.num_zeros))
 
 
-class ResNet18(nn.Module):
+class ResNet18(Recorded, nn.Module):
     """torchvision's ResNet-18 without pretrained weights, for colour pictures: 11,181,642 parameters with 10 classes.
 
     Args:

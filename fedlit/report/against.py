@@ -27,6 +27,7 @@ _OFTEN_UNNAMED = {
     "split": "data.split",
     "domains": "data.domains",
 }
+_FINETUNING = {"fine-tuning rate": "trainer.finetune_lr", "fine-tuning on": "trainer.finetune_on"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Comparison:
     def metric_of(self, row: PaperRow) -> str | None:
         """Our name for a row's metric; None where there is none."""
         word = row.fields.get("evaluated") or row.fields.get("metric", "")
-        return word if "/" in word else self.reading.metrics.get(word)
+        return self.reading.metric_of(row.fields.get("algorithm"), word)
 
     def fields(self, row: PaperRow) -> Mapping[str, str]:
         """A row's columns together with what holds for the whole table."""
@@ -122,7 +123,8 @@ class Comparison:
         """Rows that claim to be the same number, together."""
         gathered: dict[tuple[str | None, ...], list[PaperRow]] = {}
         for row in rows:
-            gathered.setdefault(tuple(map(row.fields.get, ("metric", "evaluated", "domain"))), []).append(row)
+            same = (self.metric_of(row), *map(row.fields.get, ("metric", "evaluated", "domain")))
+            gathered.setdefault(same, []).append(row)
         return list(gathered.values())
 
     def mismatches(self, group: Group, row: PaperRow) -> list[str]:
@@ -202,7 +204,8 @@ def not_named(groups: Sequence[Group], reading: Reading) -> list[str]:
     """What tables leave out and may still differ, as our runs have it."""
     runs = [run for group in groups for run in group.runs]
     said = {} if "t" in reading.columns else {"rounds": [str(r) for r in sorted({run.rounds[-1] for run in runs})]}
-    for words, name in _OFTEN_UNNAMED.items():
+    is_finetuned = any(run.settings.get("trainer.finetune_lr") is not None for run in runs)
+    for words, name in (_OFTEN_UNNAMED | (_FINETUNING if is_finetuned else {})).items():
         if name not in (*reading.named, *reading.columns):
             said[words] = list(dict.fromkeys(str(run.settings[name]) for run in runs if name in run.settings))
     shown = "; ".join(f"{words} {', '.join(values)}" for words, values in said.items() if values)

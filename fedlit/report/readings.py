@@ -34,6 +34,7 @@ _DATA = {
 _BY_SAMPLES = ("FedAvg", "FedProx", "FedFor")
 """Algorithms whose own weights are the sizes: naming them changes nothing."""
 _CORRUPTION = {"Imbalance": "imbalance", "LabelFlip": "label_flip"}
+_FINETUNED = "FedBC-FineTune"
 _NETS = {"Softmax": "MLR", "MLP": "DNN"}
 
 
@@ -44,12 +45,19 @@ class Reading:
     columns: Mapping[str, Reader]
     metrics: Mapping[str, str]
     """A paper's word -> our metric."""
+    finetuned: Mapping[str, str] = field(default_factory=dict)
+    """The same in rows whose algorithm is fine-tuned."""
     implied: Mapping[str, str] = field(default_factory=dict)
     """What holds for every row that does not say otherwise."""
     named: frozenset[str] = frozenset()
     """Settings that the table gives in a column, of those that papers often leave out."""
     own_weights: bool = True
     """Whether an algorithm counts only with its own weights; Exp-α's tables have a column for them."""
+
+    def metric_of(self, algorithm: str | None, word: str) -> str | None:
+        """Our metric for a paper's word in a row of this algorithm; a name of ours stands for itself."""
+        own = {**self.metrics, **(self.finetuned if algorithm == _FINETUNED else {})}
+        return word if "/" in word else own.get(word)
 
 
 def names_of(group: Group) -> list[str]:
@@ -62,8 +70,8 @@ def names_of(group: Group) -> list[str]:
         return [f"{group.algorithm} with keep_local {kept}"]
     if optimizer != "SGD":
         return [optimizer] if group.algorithm == "FedAvg" else [f"{group.algorithm} with {optimizer}"]
-    if group.algorithm == "FedBC" and settings.get("model.finetune_lr") is not None:
-        return ["FedBC-FineTune"]
+    if group.algorithm == "FedBC" and settings.get("trainer.finetune_lr") is not None:
+        return ["FedBC", _FINETUNED]  # the trained models are FedBC's; after one further step they are the other row's
     return [group.algorithm, *_NAMES.get(group.algorithm, [])]
 
 
@@ -164,6 +172,7 @@ _FEDBC = Reading(
     },
     # Every sample counts once, and it is the model that the algorithm gives its users: the printed numbers fit these.
     metrics={"global_accuracy": "global/acc", "local_accuracy": "personal/pooled_acc"},
+    finetuned={"local_accuracy": "finetuned/pooled_acc"},
 )
 _PFEDME = Reading(
     columns={
@@ -209,7 +218,7 @@ def reading_of(table: PaperTable) -> Reading:
     if not table.is_shipped:
         columns: dict[str, Reader] = {"dataset": dataset}
         columns |= {name: setting(name) for row in table.rows for name in row.fields if "." in name}
-        return Reading(columns, {**_FEDBC.metrics, **_EXPALPHA.metrics})
+        return Reading(columns, {**_FEDBC.metrics, **_EXPALPHA.metrics}, _FEDBC.finetuned)
     if paper == "expalpha":
         return replace(_EXPALPHA, implied=_IMPLIED.get(int(rest.partition("_")[0]), {}))
     return {"fedbc": _FEDBC, "pfedme": _PFEDME}[paper]

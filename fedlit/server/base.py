@@ -14,6 +14,7 @@ from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError
 from fedlit.params import Params
+from fedlit.recorded import Recorded
 
 if TYPE_CHECKING:
     from fedlit.server.server import Server
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedlit")
 
 
-class ServerCallback(Callback):
+class ServerCallback(Recorded, Callback):
     """A Lightning callback with the hooks of a federated round.
 
     In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
@@ -39,6 +40,9 @@ class ServerCallback(Callback):
 
     needs: frozenset[str] = frozenset()
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
+
+    decides: bool = True
+    """Whether numbers of the run may depend on it; one that only watches says False, and may come and go at resume."""
 
     uses_initial: bool = False
     """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.recorded import Recorded
 
 
-class ServerOptimizer:
+class ServerOptimizer(Recorded):
     """Base of the server optimisers: options that build a real torch optimiser over z."""
 
     def build(self, params: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

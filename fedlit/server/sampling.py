@@ -7,9 +7,10 @@ import numpy as np
 from fedlit.cohort import Selection
 from fedlit.errors import ConfigError, nearest
 from fedlit.keys import Purpose, generator
+from fedlit.recorded import Recorded
 
 
-class Sampler:
+class Sampler(Recorded):
     """Base of the samplers; a subclass chooses ids, sorted, and everyone who trains also reports."""
 
     def cohort_size(self, count: int, population: int) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.recorded import Recorded
 
 log = logging.getLogger("fedlit")
 
@@ -24,7 +25,7 @@ class Weighed(NamedTuple):
     step: float = 1.0
 
 
-class Weighting:
+class Weighting(Recorded):
     """Base of the weightings."""
 
     name: str = ""

@@ -22,6 +22,8 @@ _BINS = 20
 class WandbUsers(ServerCallback):
     """Sends the users' records to the WandbRun among the trainer's loggers; without one it does nothing."""
 
+    decides = False
+
     def __init__(self) -> None:
         self.round = 0
         self.records: dict[str, Any] = {}

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlit.errors import DataError, require
+from fedlit.recorded import Recorded
 
 RowNumbers = NDArray[np.int64]
 
@@ -58,7 +59,7 @@ class Parts:
     groups: list[str] | None = None  # the kind of each client: a domain, a corruption
 
 
-class Partition(ABC):
+class Partition(Recorded, ABC):
     """A recipe. Subclasses take their options as keywords; the draws depend on labels and seed alone."""
 
     @abstractmethod

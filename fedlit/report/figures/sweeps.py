@@ -7,6 +7,7 @@ from typing import Any
 
 from fedlit.report.figures.axes import is_number, number
 from fedlit.results import Group
+from fedlit.settings import FINGERPRINTS, is_fingerprint
 
 _NO_OPTIONS = ("model", "data", "data.partition_hash")
 """The algorithm and the data set have other options each, and a partition follows from options."""
@@ -36,7 +37,8 @@ class Sweep:
 
 def find_sweeps(groups: Sequence[Group]) -> list[Sweep]:
     """Every option along which there are two groups or more."""
-    names = dict.fromkeys(name for group in groups for name in group.options if name not in _NO_OPTIONS)
+    differing = dict.fromkeys(name for group in groups for name in group.options)
+    names = [name for name in differing if name not in _NO_OPTIONS and not is_fingerprint(name)]
     sweeps = [Sweep(option, lines_along(option, groups)) for option in names]
     return [sweep for sweep in sweeps if sweep.lines]
 
@@ -51,14 +53,21 @@ def lines_along(option: str, groups: Sequence[Group]) -> list[Line]:
     lines = []
     for own, settings in zip(several, apart, strict=True):
         by_value = {value_of(option, group): group for group in own}
+        if len(by_value) < len(own):
+            continue  # two groups at one value: something else tells them apart, and no line can be drawn
         values = in_order(by_value)
         lines.append(Line(line_label(settings, apart), values, [by_value[value] for value in values]))
     return lines
 
 
 def fixed(option: str, group: Group) -> dict[str, Any]:
-    """What must be the same along the option: all others, but not the option's own ones (`trainer.weights.alpha`)."""
-    own = (option, *(name for name in group.options if name.startswith(f"{option}.")), "data.partition_hash")
+    """What must be the same along the option: all others, but not those that follow from it.
+
+    These are its own options (`trainer.weights.alpha`) and, of a net's option, what the net then looks like.
+    """
+    within = [name for name in group.options if name.startswith(f"{option}.")]
+    looks = [f"{option.rpartition('.')[0]}.{name}" for name in FINGERPRINTS if name != "code"]
+    own = (option, *within, *looks, "data.partition_hash")
     return {name: value for name, value in group.options.items() if name not in own} | {"model": group.algorithm}
 
 
