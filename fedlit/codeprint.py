@@ -71,11 +71,19 @@ def method_in(held: Any) -> FunctionType | None:
 
 def function_pieces(function: FunctionType, seen: set[int]) -> Iterator[str]:
     """The code, its defaults, and what it reads from around it."""
+    function = without_a_librarys_wrapper(function)
     yield from pieces(function.__code__, seen)
     yield from pieces(function.__defaults__, seen)
     for name, value in sorted({**(function.__kwdefaults__ or {}), **read_from_around(function)}.items()):
         yield name
         yield from pieces(value, seen)
+
+
+def without_a_librarys_wrapper(function: FunctionType) -> FunctionType:
+    """The user's own function: torch wraps `step` of an optimiser's class when the first of its kind is built."""
+    while any(folder in function.__code__.co_filename for folder in _INSTALLED) and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    return function
 
 
 def read_from_around(function: FunctionType) -> dict[str, Any]:

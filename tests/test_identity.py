@@ -475,3 +475,15 @@ def test_frozen_weights_and_constant_buffers_are_part_of_a_net() -> None:
 )
 def test_every_kind_of_net_has_a_behaviour(net: nn.Module, sample: Tensor) -> None:
     assert behaviour_of(net, sample) == behaviour_of(copy.deepcopy(net), sample)
+
+
+def test_an_optimiser_that_was_built_before_is_the_same_code() -> None:
+    """torch wraps the method `step` of a class when the first object of it is built."""
+
+    class OwnOptimizer(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            super().step()
+
+    before = code_of(OwnOptimizer)
+    OwnOptimizer([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    assert code_of(OwnOptimizer) == before

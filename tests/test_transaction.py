@@ -68,8 +68,11 @@ class Counter(ServerCallback):
 
     metrics = ("mine/count",)
 
-    def __init__(self, fuse: Fuse, hook: str = "") -> None:
-        self.fuse, self.hook, self.count = fuse, hook, 0
+    fuse: Fuse
+    hook = ""
+
+    def __init__(self) -> None:
+        self.count = 0
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: Any) -> None:
         self.fuse.round = trainer.current_epoch + 1
@@ -121,7 +124,11 @@ class Parts:
 
 
 def sound(folder: Path, engine: str = "sequential", make: Callable[..., Client] = Scaffold, hook: str = "") -> Parts:
-    fuse = Fuse()
+    fuse, counter = Fuse(), Counter()
+    counter.fuse, counter.hook = (
+        fuse,
+        hook,
+    )  # not arguments: a run is known by those, and the resumed one is the same run
     options: dict[str, Any] = {
         "rounds": ROUNDS,
         "clients_per_round": 3,
@@ -129,7 +136,7 @@ def sound(folder: Path, engine: str = "sequential", make: Callable[..., Client] 
         "precision": "64-true",
         "initial_weights": "net",
         "server_optimizer": FedAvgM(),
-        "callbacks": [Counter(fuse, hook)],
+        "callbacks": [counter],
         "run": folder,
         "checkpoint_every": 1,
         "eval_every": 1,
@@ -160,6 +167,8 @@ def same(a: Any, b: Any) -> bool:
 
 class Recorder(ServerCallback):
     """The state after every round of an undisturbed run."""
+
+    decides = False
 
     def __init__(self) -> None:
         self.states: dict[int, Any] = {}
@@ -209,8 +218,7 @@ class HalfDone(torch.optim.SGD):
 
 
 class HalfDoneOptimizer(ServerOptimizer):
-    def __init__(self, fuse: Fuse) -> None:
-        self.fuse = fuse
+    fuse: Fuse
 
     def build(self, params: Any) -> torch.optim.Optimizer:
         optimizer = HalfDone(params, lr=1.0, momentum=0.9)
@@ -219,8 +227,8 @@ class HalfDoneOptimizer(ServerOptimizer):
 
 
 class FaultyWeighting(Uniform):
-    def __init__(self, fuse: Fuse, answer: list[float] | None = None) -> None:
-        self.fuse, self.answer = fuse, answer
+    fuse: Fuse
+    answer: list[float] | None = None
 
     def weigh(self, cohort: Cohort) -> Weighed:
         if self.answer is not None and self.fuse.round == BAD and not self.fuse.blown:
@@ -231,8 +239,7 @@ class FaultyWeighting(Uniform):
 
 
 class FaultySampler(UniformSampler):
-    def __init__(self, fuse: Fuse) -> None:
-        self.fuse = fuse
+    fuse: Fuse
 
     def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Any:
         self.fuse.blow()
@@ -248,15 +255,18 @@ class FaultyLogger(CSVLogger):
 
 
 def weigh(parts: Parts, answer: list[float] | None = None) -> None:
-    parts.options["weights"] = FaultyWeighting(parts.fuse, answer)
+    weighting = parts.options["weights"] = FaultyWeighting()
+    weighting.fuse, weighting.answer = parts.fuse, answer
 
 
 def step_of_the_server(parts: Parts) -> None:
-    parts.options["server_optimizer"] = HalfDoneOptimizer(parts.fuse)
+    optimizer = parts.options["server_optimizer"] = HalfDoneOptimizer()
+    optimizer.fuse = parts.fuse
 
 
 def draw(parts: Parts) -> None:
-    parts.options["sampler"] = FaultySampler(parts.fuse)
+    sampler = parts.options["sampler"] = FaultySampler()
+    sampler.fuse = parts.fuse
 
 
 def log(parts: Parts) -> None:
