@@ -4,6 +4,7 @@ The command line gives its resolved config. A run from Python is described from 
 differ in anything that moves a number have different descriptions.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytorch_lightning.callbacks import (
     ProgressBar,
     Timer,
 )
+from torch import nn
 
 from fedlit.behaviour import behaviour_of
 from fedlit.client import Client
@@ -45,7 +47,10 @@ _NOT_DESCRIBED = frozenset({"callbacks", "logger", "profiler", "run", "resume", 
 """Objects that only watch, and what says where to write; callbacks are described apart."""
 
 
+BROUGHT = "weights"
+"""Fingerprint of the weights that a net brings. A resumed run has its checkpoint's, so there they do not count."""
 FINGERPRINTS = {
+    BROUGHT: "the net brings other weights",
     "code": "the code of the class is another",
     "structure": "the net is put together in another way",
     "behaviour": "with the same weights the net computes something else, as with another activation",
@@ -61,6 +66,8 @@ def describe_run(
     assert isinstance(trainer, Recorded)
     described = {"trainer": describe_trainer(trainer, callbacks)}
     described["model"] = describe_client(client, data, doubles=trainer.precision == "64-true")
+    if arguments_of(trainer)["initial_weights"] == "net":
+        described["model"]["init_args"]["net"][BROUGHT] = weights_of(client.net)
     described["data"] = describe(data, "data")
     described["data"]["init_args"]["partition_hash"] = data.partition_hash
     return described
@@ -105,6 +112,14 @@ def describe_client(client: Client, data: FederatedDataModule, *, doubles: bool)
     return described
 
 
+def weights_of(net: nn.Module) -> str:
+    """Eight hex digits of all tensors."""
+    content = hashlib.sha256()
+    for name, value in net.state_dict().items():
+        content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+    return content.hexdigest()[:8]
+
+
 def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a config that decides the results: data, model, seed and most of the trainer."""
     given = config.get("trainer") or {}
@@ -128,7 +143,8 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
     if not folder.config.exists():
         return
     then, now = (flatten(deciding(c)) for c in (read_config(folder.config), config))
-    changed = [name for name in sorted(then | now) if canonical(then.get(name)) != canonical(now.get(name))]
+    names = [name for name in sorted(then | now) if not name.endswith(f".net.{BROUGHT}")]
+    changed = [name for name in names if canonical(then.get(name)) != canonical(now.get(name))]
     if changed:
         changed.sort(key=is_fingerprint)
         shown = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}{meaning(name)}" for name in changed[:3])

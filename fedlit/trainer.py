@@ -204,11 +204,13 @@ class FederatedTrainer(Recorded, Trainer):
             measures=self.loop.measures,
         )
         self.loop.weighting = weighting
+        config = self.config or (describe_run(self, client, data, users) if self.folder is not None else {})
+        if self.initial_weights == "seed" and ckpt_path is None:
+            draw_initial_weights(client.net, self.seed)
+            log.info(f"initial weights: drawn from seed {self.seed}")
         with self.folder.claimed() if self.folder is not None else nullcontext():
             if self.folder is not None:
-                ckpt_path = self._open_folder(self.folder, client, data) or ckpt_path
-            if self.initial_weights == "seed" and ckpt_path is None:
-                draw_initial_weights(client.net, self.seed)
+                ckpt_path = self._open_folder(self.folder, data, config) or ckpt_path
             with self.loop.stopping.listening(), interrupts_go_through():
                 super().fit(client, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
             if self.folder is not None:
@@ -249,10 +251,8 @@ class FederatedTrainer(Recorded, Trainer):
         save = super().save_checkpoint
         self.loop.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
 
-    def _open_folder(self, folder: RunFolder, client: Client, data: FederatedDataModule) -> Path | None:
+    def _open_folder(self, folder: RunFolder, data: FederatedDataModule, config: dict[str, Any]) -> Path | None:
         """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
-        users = [callback for callback in self.callbacks if callback not in self._algorithms_callbacks]
-        config = self.config or describe_run(self, client, data, users)
         found = None
         if folder.holds_run() and not self.overwrite:
             if not self.resume:

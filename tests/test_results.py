@@ -58,6 +58,14 @@ def test_labels_are_unique_even_where_different_options_read_alike(tmp_path: Pat
     assert labels == ["FedAvg alpha=1 (1)", "FedAvg alpha=1 (2)"]
 
 
+def test_another_packages_algorithm_of_the_same_name_is_another_group(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path / name, {"x": [1]}, seed=seed) for seed, name in enumerate("ab")]
+    config = paths[1] / "config.yaml"
+    config.write_text(config.read_text().replace("fedlit.FedAvg", "mine.FedAvg"))
+    labels = [group.label for group in group_runs([read_run(path) for path in paths])]
+    assert labels == ["FedAvg", "FedAvg module=mine"]
+
+
 def test_another_partition_is_the_same_experiment_only_with_another_seed_of_the_data(tmp_path: Path) -> None:
     other = {"partition": "other", "data_options": {"partition_hash": "other"}}  # as runs from Python record it
     runs = [

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 import fedlit
-from fedlit import FedBC, FederatedTrainer, PowerLaw, Softmax
+from fedlit import CIFAR10, FedBC, FederatedTrainer, PowerLaw, Softmax
 from fedlit.data.files import Layout, Pictures, Published
-from fedlit.data.pictures import PictureData
 from fedlit.errors import ConfigError
 from fedlit.report import against, readings, tables
 from fedlit.report.against import against_grid
@@ -97,23 +96,22 @@ def test_classes_and_exponent_choose_the_row_of_fedbc(tmp_path: Path) -> None:
     assert numbers(beside("fedbc_table3_cifar10_local_E5", path)) == [("FedBC", "53.83 ± 0.56", "50.00", "−3.83")]
 
 
-class CIFAR10(PictureData):
-    """60 small random pictures under the name of the real set."""
-
-    published = Published(Layout("CIFAR10", "cifar10", ()), train_rows=50, test_rows=10)
-    usual_mean, usual_std = (0.5,), (0.25,)
-
-    def read(self, root: Path) -> Pictures:
-        x = np.random.default_rng(0).integers(256, size=(60, 1, 4, 4), dtype=np.uint8)
-        return Pictures.train_first(x, np.arange(60) % 10, 50)
+@pytest.fixture
+def small_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR10 with 60 random pictures of 4x4 instead of its files."""
+    x = np.random.default_rng(0).integers(256, size=(60, 3, 4, 4), dtype=np.uint8)
+    pictures = Pictures.train_first(x, np.arange(60) % 10, 50)
+    monkeypatch.setattr(CIFAR10, "published", Published(Layout("CIFAR10", "cifar10", ()), train_rows=50, test_rows=10))
+    monkeypatch.setattr(CIFAR10, "read", lambda self, root: pictures)
 
 
+@pytest.mark.usefixtures("small_cifar")
 def test_a_run_with_finetune_lr_has_the_row_of_fedbc_and_that_of_fedbc_finetune(tmp_path: Path) -> None:
     trainer = FederatedTrainer(
         rounds=1, clients_per_round=2, engine="sequential", finetune_lr=0.5, run=tmp_path, enable_progress_bar=False
     )
     data = CIFAR10(partition=PowerLaw(num_clients=3, classes_per_client=2, exponent=1.4))
-    trainer.fit(FedBC(Softmax(16, 10), lr=0.1, local_epochs=5), datamodule=data)
+    trainer.fit(FedBC(Softmax(48, 10), lr=0.1, local_epochs=5), datamodule=data)
     final = trainer.summary["final"]
     shown = [f"{100 * final[name]:.2f}" for name in ("personal/pooled_acc", "finetuned/pooled_acc")]
     grid = beside("fedbc_table3_cifar10_local_E5", tmp_path)
