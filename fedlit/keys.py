@@ -11,6 +11,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Words = NDArray[np.uint64]
 
 GeneratorOf = Callable[[int], np.random.Generator]
 """k -> a generator of the cohort's k-th client alone, the same whoever else takes part and in which order."""
@@ -27,6 +30,11 @@ class Purpose(IntEnum):
     SPLIT = 6
     EVALUATE = 7
     CORRUPT = 8
+    ARRIVAL = 9
+    COMPUTE = 10
+    SPEED = 11
+    ABSENCE = 12
+    NETWORK = 13
 
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:
@@ -58,3 +66,54 @@ class Stream:
 def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0) -> int:
     """A seed for torch's own generator, for layers such as nn.Dropout that draw by themselves."""
     return int(generator(seed, purpose, round=round, client=client).integers(2**63))
+
+
+def words(seed: int, purpose: Purpose, clients: ArrayLike, *, round: int = 0, index: int = 0, block: int = 0) -> Words:
+    """(clients, 4): four words of each client's stream, those from 4 · block on, for many clients at once.
+
+    They are what `generator(…, client=client).bit_generator.random_raw` gives, ten times faster from a thousand
+    clients on; so a client's words do not depend on who else is asked.
+    """
+    ids = np.atleast_1d(np.asarray(clients, dtype=np.uint64))
+    drawn = np.empty((len(ids), 4), dtype=np.uint64)
+    for start in range(0, len(ids), _PIECE):
+        piece = ids[start : start + _PIECE]
+        key = np.stack([np.full_like(piece, seed), np.uint64(round << 32) | piece])
+        counter = np.array([[block + 1], [0], [index], [purpose]], dtype=np.uint64)  # NumPy counts, then draws
+        drawn[start : start + _PIECE] = _philox(counter, key).T
+    return drawn
+
+
+def uniforms(
+    seed: int, purpose: Purpose, clients: ArrayLike, *, round: int = 0, index: int = 0, block: int = 0
+) -> NDArray[np.float64]:
+    """(clients, 4): the same words as numbers between 0 and 1, neither of which occurs."""
+    high = words(seed, purpose, clients, round=round, index=index, block=block) >> np.uint64(12)
+    return (high.astype(np.float64) + 0.5) * 2.0**-52
+
+
+_PIECE = 8192
+"""Clients whose words are computed at a time: the arrays stay in the processor's cache."""
+_MULTIPLIERS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], dtype=np.uint64)
+_WEYL = np.array([[0x9E3779B97F4A7C15], [0xBB67AE8584CAA73B]], dtype=np.uint64)
+_HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
+_LOWER_HALVES, _UPPER_HALVES = _MULTIPLIERS & _LOW, _MULTIPLIERS >> _HALF
+
+
+def _philox(counter: Words, key: Words) -> Words:
+    """Philox4x64-10 (Salmon et al. 2011): counter (4, 1) and keys (2, n) to words (4, n). NumPy's takes one key."""
+    even, odd = counter[0::2], counter[1::2]
+    for _ in range(10):
+        high, low = _multiply(even)
+        even, odd = high[::-1] ^ odd ^ key, low[::-1]
+        key = key + _WEYL
+    return np.stack([even, odd], axis=1).reshape(4, -1)
+
+
+def _multiply(values: Words) -> tuple[Words, Words]:
+    """The upper and the lower 64 bits of the products with the multipliers, by halves of 32 bits."""
+    a, b = _LOWER_HALVES, _UPPER_HALVES
+    low, high = values & _LOW, values >> _HALF
+    cross = b * low
+    middle = ((a * low) >> _HALF) + (cross & _LOW) + a * high
+    return b * high + (cross >> _HALF) + (middle >> _HALF), _MULTIPLIERS * values

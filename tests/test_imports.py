@@ -33,7 +33,7 @@ LEVELS = {
     **dict.fromkeys(("recorded", "codeprint", "describing", "behaviour"), 0),
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
-    **dict.fromkeys(("algorithms", "data", "models", "metrics", "run"), 3),
+    **dict.fromkeys(("algorithms", "clock", "data", "models", "metrics", "run"), 3),
     **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4),
     **dict.fromkeys(("gathering", "initial", "measuring", "stopping", "users"), 4),
     "loop": 5,
@@ -52,7 +52,7 @@ BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 """Algorithms that are another one with a part exchanged."""
 EQUALS_MAY_MEET = {0, 4}
 """Levels whose parts may import each other; elsewhere they are strangers (engines and server, the algorithms)."""
-SIDE = {"data", "models", "metrics", "run"}
+SIDE = {"clock", "data", "models", "metrics", "run"}
 """They know nothing of federation: keys, errors, locks, places and how arguments are recorded; none of the clients."""
 HEAVY = {"PIL", "matplotlib", "optuna", "pyarrow", "tensorboard", "torchvision", "wandb", "wandb_workspaces"}
 OUTSIDE = HEAVY - {"tensorboard"} | {"jsonargparse", "numpy", "pytorch_lightning", "rich", "torch", "yaml"}
@@ -125,6 +125,7 @@ def test_every_file_has_a_place_in_the_table() -> None:
         ("fedlit.algorithms.fedbc", "fedlit.loop"),
         ("fedlit.algorithms.fedbc", "fedlit.algorithms.fedprox"),
         ("fedlit.data.base", "fedlit.client"),
+        ("fedlit.clock.latency", "fedlit.cohort"),
         ("fedlit.metrics", "fedlit.cohort"),
         ("fedlit.loop", "fedlit.trainer"),
         ("fedlit.trainer", "fedlit.cli"),

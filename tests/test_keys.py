@@ -8,7 +8,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from fedlit.keys import Purpose, generator, torch_seed
+from fedlit.keys import Purpose, generator, torch_seed, uniforms, words
 
 WORDS = st.integers(0, 2**32 - 1)
 COMPONENTS = {"seed": WORDS, "purpose": st.sampled_from(Purpose), "round": WORDS, "client": WORDS, "index": WORDS}
@@ -73,13 +73,41 @@ def test_numbers_are_spread_evenly_over_neighbouring_clients() -> None:
 
 
 def test_numbers_of_the_purposes_never_change() -> None:
-    pinned = {"COHORT": 1, "BATCHES": 2, "DROPOUT": 3, "WORK": 4, "DATA": 5, "SPLIT": 6}
+    pinned = {"COHORT": 1, "BATCHES": 2, "DROPOUT": 3, "WORK": 4, "DATA": 5, "SPLIT": 6, "EVALUATE": 7, "CORRUPT": 8}
+    pinned |= {"ARRIVAL": 9, "COMPUTE": 10, "SPEED": 11, "ABSENCE": 12, "NETWORK": 13}
     assert {name: Purpose[name].value for name in pinned} == pinned
 
 
 def test_stream_of_a_key_never_changes() -> None:
     raw = generator(7, Purpose.BATCHES, round=3, client=11, index=2).bit_generator.random_raw(2)
     assert raw.tolist() == [11337538804643644478, 15472288202227067991]
+
+
+@PATIENT
+@given(KEYS, st.integers(0, 2**64 - 1), st.lists(WORDS, min_size=1, max_size=5), st.integers(0, 3))
+def test_words_of_many_clients_are_those_of_their_own_streams(
+    key: Key, seed: int, clients: list[int], block: int
+) -> None:
+    key = key | {"seed": seed}
+    streams = [generator(**key | {"client": client}).bit_generator.random_raw(16) for client in clients]
+    del key["client"]
+    own = [stream[4 * block : 4 * block + 4].tolist() for stream in streams]
+    assert words(**key, clients=clients, block=block).tolist() == own
+
+
+def test_words_do_not_depend_on_how_many_clients_are_asked() -> None:
+    everybody = words(5, Purpose.ARRIVAL, np.arange(20_000), round=2)
+    some = np.array([19_999, 0, 8191, 8192, 77])
+    np.testing.assert_array_equal(words(5, Purpose.ARRIVAL, some, round=2), everybody[some])
+    assert words(5, Purpose.ARRIVAL, []).shape == (0, 4)
+
+
+def test_uniform_numbers_lie_between_0_and_1_and_are_spread_evenly() -> None:
+    drawn = np.sort(uniforms(0, Purpose.ARRIVAL, np.arange(50_000)).ravel())
+    assert drawn[0] > 0
+    assert drawn[-1] < 1
+    even = (np.arange(len(drawn)) + 0.5) / len(drawn)
+    assert np.abs(drawn - even).max() < 2 / np.sqrt(len(drawn))  # Kolmogorov's distance
 
 
 @PATIENT

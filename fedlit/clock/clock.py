@@ -1,0 +1,88 @@
+"""Clock: who reports by the deadline, and how long a round lasts. Options and pure functions; it keeps no time itself.
+
+    reports   τ_i <= deadline, and the client did not drop out
+    lasts     max τ_i over those who report; at least the deadline where there is one and somebody does not report
+
+Readings. A server cannot tell a lost client from a slow one, so with a deadline it waits for both until then; without
+one it is told of a loss (a closed connection) and waits for the others only. A round without any report would be no
+round: the earliest client that did not drop out stays, however late, and if all dropped out, the earliest of all.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedlit.clock.distributions import Seconds
+from fedlit.clock.latency import Latency
+from fedlit.errors import require
+from fedlit.keys import Purpose, uniforms
+
+
+@dataclass(frozen=True, eq=False)
+class Reports:
+    """A round in simulated time, for the clients that were asked, in their order."""
+
+    seconds: Seconds
+    """(clients,) from the round's start until the model is back, or would have been."""
+    reports: NDArray[np.bool_]
+    """(clients,): whose model the server uses; at least one."""
+    lasts: float
+    """Seconds from the round's start until the server steps."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Simulated time of a run.
+
+    Args:
+        latency: how long clients take
+        deadline: seconds after which a round ends without those who are late; nobody is late unless given
+        dropout: probability that a client that trains does not report, drawn for each client and round
+    """
+
+    latency: Latency = Latency()
+    deadline: float | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(
+            self.deadline is None or 0 < self.deadline < np.inf,
+            f"trainer.clock.deadline is {self.deadline}. Set it to seconds above 0, or leave it out.",
+        )
+        require(
+            0 <= self.dropout < 1,
+            f"trainer.clock.dropout is {self.dropout}. It is a probability: set it to 0 or more and below 1.",
+        )
+
+    def report_times(self, seed: int, round: int, clients: ArrayLike, work: ArrayLike) -> Reports:
+        """Who reports when, for these clients with so many units of work each (`latency.work`)."""
+        ids = np.atleast_1d(np.asarray(clients))
+        require(len(ids) > 0, "The clock is asked for a round without clients. Give it at least one.")
+        seconds = self.latency.durations(seed, round, ids, work)
+        reports = who_reports(seconds, self.lost(seed, round, ids), self.deadline)
+        return Reports(seconds, reports, round_lasts(seconds, reports, self.deadline))
+
+    def lost(self, seed: int, round: int, clients: ArrayLike) -> NDArray[np.bool_]:
+        """(clients,): who drops out of this round."""
+        ids = np.atleast_1d(np.asarray(clients))
+        if self.dropout == 0:  # saves the time of a draw
+            return np.zeros(len(ids), dtype=np.bool_)
+        lost: NDArray[np.bool_] = uniforms(seed, Purpose.ABSENCE, ids, round=round)[:, 0] < self.dropout
+        return lost
+
+
+def who_reports(seconds: Seconds, lost: NDArray[np.bool_], deadline: float | None) -> NDArray[np.bool_]:
+    """(clients,): those in time and not lost; at least one, as the head of this file says."""
+    in_time = seconds <= (np.inf if deadline is None else deadline)
+    reports: NDArray[np.bool_] = in_time & ~lost
+    if not reports.any():
+        candidates = seconds if lost.all() else np.where(lost, np.inf, seconds)
+        reports[np.argmin(candidates)] = True
+    return reports
+
+
+def round_lasts(seconds: Seconds, reports: NDArray[np.bool_], deadline: float | None) -> float:
+    """Seconds until the slowest report, and until the deadline if somebody does not report."""
+    slowest = float(seconds[reports].max())
+    return slowest if deadline is None or reports.all() else max(slowest, deadline)

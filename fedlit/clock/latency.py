@@ -1,0 +1,120 @@
+"""Latency: how long a client takes in a round, as keyed draws.
+
+    arrival    τ_arr,i                                      until the client shows up
+    duration   τ_i = τ_arr,i + P_i / speed_i + down_i + up_i
+    product    P_i = K_i τ_proc,i                           one draw for a client and round (FedBCD, section 5)
+    sum        P_i = τ_proc,i,1 + … + τ_proc,i,K_i          a draw of its own for each unit of work
+
+Draws are keyed by (seed, round, client), the speed by (seed, client): it lasts. So neither the order of the clients nor
+who else is asked changes a client's seconds, and nothing has to be saved for resume.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedlit.clock.distributions import Constant, Distribution, Exponential, Seconds
+from fedlit.errors import ConfigError, require
+from fedlit.keys import Purpose
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Seconds of clients; the defaults are the FedBCD paper's.
+
+    Args:
+        arrival: τ_arr: seconds from the round's start until a client shows up
+        compute: τ_proc: seconds for a unit of work, at speed 1
+        per: what a unit of work is: a local step, an epoch of the client's own data, or the whole round
+        processing: product draws once for a client and round, and multiplies; sum draws for each unit
+        network: seconds for a model's way, drawn for the way down and again for the way up
+        speed: how fast a client computes, drawn once for each client and kept; 1 for all unless given
+    """
+
+    arrival: Distribution = Exponential(2.0)
+    compute: Distribution = Exponential(1.0)
+    per: Literal["local_step", "epoch", "round"] = "local_step"
+    processing: Literal["product", "sum"] = "product"
+    network: Distribution = Constant(0.0)
+    speed: Distribution | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            self.per in ("local_step", "epoch", "round"),
+            f"Latency.per is {self.per!r}. Set it to local_step, epoch or round.",
+        )
+        require(
+            self.processing in ("product", "sum"),
+            f"Latency.processing is {self.processing!r}. Set it to product or sum.",
+        )
+        require(
+            self.processing == "product" or not self.compute.is_recorded,
+            "Latency.processing is 'sum', but Latency.compute is a Trace, which has one number for a round and client. "
+            "Set processing to product, or compute to a distribution.",
+        )
+
+    def work(self, steps: ArrayLike, steps_per_epoch: ArrayLike) -> NDArray[np.float64]:
+        """(clients,): units of work in so many local steps; an epoch that is cut short counts as its share."""
+        taken = np.asarray(steps, dtype=np.float64)
+        if self.per == "local_step":
+            return taken
+        if self.per == "epoch":
+            return taken / np.maximum(np.asarray(steps_per_epoch, dtype=np.float64), 1)
+        return (taken > 0).astype(np.float64)
+
+    def arrivals(self, seed: int, round: int, clients: ArrayLike) -> Seconds:
+        """(clients,): seconds until each client shows up."""
+        return self.arrival.draw(seed, Purpose.ARRIVAL, round, clients)
+
+    def durations(self, seed: int, round: int, clients: ArrayLike, work: ArrayLike) -> Seconds:
+        """(clients,): seconds from the round's start until each client's model is back, for so many units of work."""
+        ids = np.atleast_1d(np.asarray(clients))
+        units = _checked_work(work, len(ids))
+        add_up = self._product if self.processing == "product" else self._sum
+        ways = (self.network.draw(seed, Purpose.NETWORK, round, ids, index=way) for way in (0, 1))
+        computing = add_up(seed, round, ids, units) / self.speeds(seed, ids)
+        return self.arrivals(seed, round, ids) + computing + sum(ways)
+
+    def speeds(self, seed: int, clients: ArrayLike) -> NDArray[np.float64]:
+        """(clients,): the clients' lasting speeds; a trace of them has them as its round 1."""
+        ids = np.atleast_1d(np.asarray(clients))
+        if self.speed is None:
+            return np.ones(len(ids))
+        drawn = self.speed.draw(seed, Purpose.SPEED, 0, ids)
+        if not (drawn > 0).all():
+            raise ConfigError(
+                f"Latency.speed gives client {ids[drawn <= 0][0]} the speed 0, with which it never finishes. Choose a "
+                "distribution of numbers above 0."
+            )
+        return drawn
+
+    def check(self, seed: int, rounds: int, population: int, clients_per_round: int) -> None:
+        """Raise ConfigError before any training if a trace is too short or a client's speed is 0.
+
+        `clients_per_round` is how many are asked in a round: all of them where the earliest arrivals are taken.
+        """
+        for distribution in (self.arrival, self.compute, self.network):
+            distribution.check(rounds, clients_per_round)
+        self.speeds(seed, np.arange(population))
+
+    def _product(self, seed: int, round: int, clients: NDArray[np.int64], work: NDArray[np.float64]) -> Seconds:
+        return work * self.compute.draw(seed, Purpose.COMPUTE, round, clients)
+
+    def _sum(self, seed: int, round: int, clients: NDArray[np.int64], work: NDArray[np.float64]) -> Seconds:
+        """Four units at a time for those who still work; the last unit counts with the share that is done of it."""
+        seconds = np.zeros(len(clients))
+        for block in range(int(np.ceil(work.max(initial=0) / 4))):
+            busy = np.flatnonzero(work > 4 * block)
+            done = np.clip(work[busy, None] - 4 * block - np.arange(4), 0, 1)
+            drawn = self.compute.draw_four(seed, Purpose.COMPUTE, round, clients[busy], block)
+            seconds[busy] += (done * drawn).sum(axis=1)
+        return seconds
+
+
+def _checked_work(work: ArrayLike, clients: int) -> NDArray[np.float64]:
+    units = np.broadcast_to(np.asarray(work, dtype=np.float64), clients)
+    bad = units[~(np.isfinite(units) & (units >= 0))]
+    require(len(bad) == 0, f"A client's work is {bad[:1]} units. It must be finite and 0 or more.")
+    return units

@@ -1,0 +1,150 @@
+"""Trace: recorded seconds, replayed exactly. The file is a table with a row for each round and client.
+
+round,client,seconds
+1,0,3.25
+1,1,0.75
+2,0,4.5
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedlit.clock.distributions import Distribution, Seconds
+from fedlit.errors import ConfigError, require
+from fedlit.keys import Purpose
+
+_HEADER = "round,client,seconds"
+_WORD = np.int64(2**31)
+"""Rounds and clients of a trace are smaller, so that one int64 holds both."""
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A trace that was read."""
+
+    keys: NDArray[np.int64]
+    """(rows,) round · 2³¹ + client, sorted."""
+    seconds: Seconds
+    """(rows,)"""
+
+
+@dataclass(frozen=True)
+class Trace(Distribution):
+    """Recorded seconds, replayed exactly: a number for each round and client, whatever the seed.
+
+    The file is CSV with the header `round,client,seconds` and a row for each round and client, in any order. Rounds
+    count from 1, as in metrics.csv, and clients from 0. It is read when the first number is asked for.
+
+    Args:
+        file: path of the CSV file
+    """
+
+    file: str
+
+    is_recorded = True
+
+    def __post_init__(self) -> None:
+        require(bool(self.file), f"Trace.file is empty. Name a CSV file with the columns {_HEADER}.")
+
+    @cached_property
+    def table(self) -> Table:
+        """The file, read and checked once."""
+        return read_trace(Path(self.file).expanduser())
+
+    def expected(self) -> float:
+        """The mean of all recorded numbers."""
+        return float(self.table.seconds.mean())
+
+    def quantile(self, u: ArrayLike) -> Seconds:
+        """The smallest recorded number that is not exceeded by a share u of them."""
+        return np.quantile(self.table.seconds, np.asarray(u, dtype=np.float64), method="inverted_cdf")
+
+    def draw(self, seed: int, purpose: Purpose, round: int, clients: ArrayLike, index: int = 0) -> Seconds:
+        """(clients,): what was recorded."""
+        return self.lookup(round, clients)
+
+    def lookup(self, round: int, clients: ArrayLike) -> Seconds:
+        """(clients,): the recorded numbers; `round` counts from 0, as everywhere but in files."""
+        table, ids = self.table, np.atleast_1d(np.asarray(clients, dtype=np.int64))
+        wanted = (round + 1) * _WORD + ids
+        places = np.minimum(np.searchsorted(table.keys, wanted), len(table.keys) - 1)
+        missing = ids[table.keys[places] != wanted]
+        if len(missing):
+            raise ConfigError(
+                f"The trace {self.file} is too short: round {round + 1} needs {len(ids)} numbers, and {len(missing)} "
+                f"of them are not there, first that of client {missing[0]}. Record them, run fewer rounds, or use a "
+                "distribution."
+            )
+        return table.seconds[places]
+
+    def check(self, rounds: int, clients_per_round: int) -> None:
+        """Every round up to `rounds` must have numbers for so many clients."""
+        rows = np.diff(np.searchsorted(self.table.keys, np.arange(1, rounds + 2) * _WORD))  # of each round
+        short = np.flatnonzero(rows < clients_per_round)
+        if len(short):
+            raise ConfigError(
+                f"The trace {self.file} is too short: {rounds} rounds of {clients_per_round} clients need "
+                f"{rounds * clients_per_round} numbers, and round {short[0] + 1} has {rows[short[0]]}. Record more, "
+                "run fewer rounds, or use a distribution."
+            )
+
+
+def read_trace(path: Path) -> Table:
+    """The table of a file; whatever is wrong with it is a ConfigError that names file and line."""
+    lines, rows = read_rows(path)
+    rounds, clients, seconds = rows.T
+    require_rows(is_count(rounds) & (rounds >= 1), path, lines, rows, "Rounds are whole numbers from 1 on")
+    require_rows(is_count(clients), path, lines, rows, "Clients are whole numbers from 0 on")
+    require_rows(np.isfinite(seconds) & (seconds >= 0), path, lines, rows, "Seconds are finite and 0 or more")
+    keys = rounds.astype(np.int64) * _WORD + clients.astype(np.int64)
+    order = np.argsort(keys, kind="stable")
+    is_first = np.ones(len(keys), dtype=np.bool_)
+    is_first[order[1:]] = np.diff(keys[order]) > 0
+    require_rows(is_first, path, lines, rows, "This round and client stand above already: keep one of the two")
+    return Table(keys[order], seconds[order])
+
+
+def read_rows(path: Path) -> tuple[list[int], NDArray[np.float64]]:
+    """Numbers of the lines that are not empty, and what they hold: (rows, 3)."""
+    try:
+        header, *texts = path.read_text(encoding="utf-8-sig").splitlines() or [""]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The trace {path} cannot be read ({error}). Name a CSV file.") from error
+    require(
+        header.replace(" ", "") == _HEADER,
+        f"The trace {path} begins with '{header[:80]}'. Its first line must be '{_HEADER}'.",
+    )
+    lines = {number: text for number, text in enumerate(texts, start=2) if text.strip()}
+    require(len(lines) > 0, f"The trace {path} has no row below its header, so no number can be taken from it.")
+    return list(lines), np.array([numbers_in(path, number, text) for number, text in lines.items()])
+
+
+def numbers_in(path: Path, line: int, text: str) -> list[float]:
+    """The three numbers of a line."""
+    try:
+        round, client, seconds = (float(cell) for cell in text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"The trace {path} has '{text[:80]}' in line {line}. Give three numbers there: {_HEADER}."
+        ) from error
+    return [round, client, seconds]
+
+
+def is_count(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whole, not negative, and small enough for a key."""
+    whole: NDArray[np.bool_] = (values >= 0) & (values < _WORD) & (np.floor(values) == values)
+    return whole
+
+
+def require_rows(
+    are_good: NDArray[np.bool_], path: Path, lines: list[int], rows: NDArray[np.float64], rule: str
+) -> None:
+    """Raise ConfigError at the first row that is not good."""
+    if not are_good.all():
+        bad = int(np.argmin(are_good))
+        shown = ",".join(f"{number:g}" for number in rows[bad])
+        raise ConfigError(f"The trace {path} has '{shown}' in line {lines[bad]}. {rule}.")
