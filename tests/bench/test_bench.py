@@ -77,7 +77,12 @@ def test_handwritten_rounds_equal_the_sequential_engine_on_full_batches(name):
     net.load_state_dict(client.net.state_dict())
     before = net.linear.weight.detach().clone()
     trainer = FederatedTrainer(
-        rounds=2, clients_per_round=4, engine="sequential", precision="64-true", enable_progress_bar=False
+        rounds=2,
+        clients_per_round=4,
+        engine="sequential",
+        precision="64-true",
+        initial_weights="net",
+        enable_progress_bar=False,
     )
     trainer.fit(client, datamodule=data)
     samples, train = (data.store["x"], data.store["y"]), work.local_training()
