@@ -20,6 +20,7 @@ from fedlit.algorithms.qfedavg import QFedAvg
 from fedlit.algorithms.scaffold import Scaffold
 from fedlit.catalogue import ShownState
 from fedlit.client import Client
+from fedlit.clock import Clock, Constant, Exponential, Latency, LogNormal, Trace, Weibull
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.corruption import Imbalance, LabelFlip
@@ -34,8 +35,9 @@ from fedlit.data.tensor import TensorData
 from fedlit.loop import FederatedLoop
 from fedlit.models import MLP, CharLSTM, DigitNet, LeNet, ResNet18, ResNet20, Softmax
 from fedlit.server.base import ServerCallback
+from fedlit.server.cloud import Cloud, Complete, Given, RandomPairs, Ring
 from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi
-from fedlit.server.sampling import AllSampler, FixedSampler, SizeSampler, UniformSampler
+from fedlit.server.sampling import AllSampler, EarliestSampler, FixedSampler, QuotaSampler, SizeSampler, UniformSampler
 from fedlit.server.weights import QFFL, ExpAlpha, Samples, Uniform
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ClientStates
 from fedlit.step import Batch, Personal, Phase
@@ -44,6 +46,20 @@ from fedlit.trainer import FederatedTrainer
 __version__ = _version("fedlit")
 
 __all__ = [
+    "Clock",
+    "Cloud",
+    "Complete",
+    "Constant",
+    "EarliestSampler",
+    "Exponential",
+    "Given",
+    "Latency",
+    "LogNormal",
+    "QuotaSampler",
+    "RandomPairs",
+    "Ring",
+    "Trace",
+    "Weibull",
     "Centralized",
     "Ditto",
     "FedBCD",

@@ -397,7 +397,7 @@ class Client(Recorded, LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The server's optimiser, over z: Lightning saves and restores it. Not to be overridden."""
-        return self.trainer.loop.open_server()  # type: ignore[attr-defined,no-any-return]
+        return self.trainer.loop.open_servers()  # type: ignore[attr-defined,no-any-return]
 
     @property
     def trainer(self) -> Trainer:

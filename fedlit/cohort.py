@@ -3,7 +3,7 @@
 It is not what outlives the round: that is `states.ClientStates`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -33,6 +33,8 @@ class Selection:
 
     train: list[int]
     report: list[int]
+    order: list[list[int]] = field(default_factory=list)
+    """Candidates in the order in which the sampler would take them, group by group; empty where it has no order."""
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Cohort:
     """
 
     round: int
-    """Rounds finished before this one; the first round has number 0."""
+    """Rounds that its server had finished before this one; the first round has number 0."""
     clients: list[int]
     """Ids of the clients that train, in the order of every stacked tensor."""
     reports: Tensor
@@ -64,6 +66,12 @@ class Cohort:
     """Stacked rows of `Client.state_spec`; whole models stand under `name.parameter`."""
     sent: dict[str, Tensor] = field(default_factory=dict)
     """Stacked: what the server sends beside z (`Client.sent_spec`), filled in on_cohort_start; as in `state`."""
+    number: int = 1
+    """The round of the run, from 1 on: what files and messages call it. With one server it is `round` + 1."""
+    lasts: float = 0.0
+    """Simulated seconds from the server's start of this round until it has its reports; 0 without a clock."""
+    keys: list[int] = field(default_factory=list)
+    """(clients,) the round by which each client's draws are keyed, where several servers' clients train together."""
     own: frozenset[str] = frozenset()
     """Names of the tensors that stay with each client and are not averaged."""
     memory: Params = field(default_factory=dict)
@@ -94,6 +102,10 @@ class Cohort:
         if name in _FILLED_BY:
             raise AttributeError(f"cohort.{name} is read too early: it is filled once {_FILLED_BY[name]}.")
         raise AttributeError(f"Cohort has no field '{name}'.")
+
+    def key(self, k: int) -> int:
+        """The round by which the k-th client's draws are keyed: its server's own."""
+        return self.keys[k] if self.keys else self.round
 
     @property
     def rate_sums(self) -> Tensor:
@@ -139,6 +151,53 @@ class Cohort:
             view.params, view.buffers = self.params, self.buffers
         return view
 
+    @classmethod
+    def join(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
+        """The clients of several servers as one cohort, to be trained at once; a single one is itself."""
+        first = cohorts[0]
+        if len(cohorts) == 1:
+            return first
+        joined = replace(
+            first,
+            clients=[client for cohort in cohorts for client in cohort.clients],
+            keys=[cohort.round for cohort in cohorts for _ in cohort.clients],
+            population=sum(cohort.population for cohort in cohorts),
+            lasts=max(cohort.lasts for cohort in cohorts),
+            reports=torch.cat([cohort.reports for cohort in cohorts]),
+            sizes=torch.cat([cohort.sizes for cohort in cohorts]),
+            steps=torch.cat([cohort.steps for cohort in cohorts]),
+        )
+        for name in ("received", "received_buffers", "state", "sent", "memory"):
+            setattr(joined, name, stacked([getattr(cohort, name) for cohort in cohorts]))
+        joined.trained = torch.cat([cohort.trained for cohort in cohorts])
+        return joined
+
+    def share(self, cohorts: Sequence["Cohort"]) -> None:
+        """Give every server's cohort its part of what was trained together, as views."""
+        start = 0
+        for cohort in cohorts if len(cohorts) > 1 else ():
+            part = slice(start, start := start + len(cohort.clients))
+            cohort.trained, cohort.losses = self.trained[part], self.losses[part]
+            for name in ("params", "buffers", "state", "memory"):
+                setattr(cohort, name, {key: value[part] for key, value in getattr(self, name).items()})
+
+    @classmethod
+    def join_trained(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
+        """The same after they were trained apart."""
+        joined = cls.join(cohorts)
+        joined.params, joined.buffers = (
+            stacked([getattr(own, name) for own in cohorts]) for name in ("params", "buffers")
+        )
+        joined.losses = torch.cat([cohort.losses for cohort in cohorts])
+        return joined
+
+    def weighed(self, cohorts: Sequence["Cohort"]) -> "Cohort":
+        """The whole round, for its metrics: every server counts alike, and its clients as it weighed them."""
+        if len(cohorts) > 1:
+            self.weights = torch.cat([cohort.weights for cohort in cohorts]) / len(cohorts)
+            self.state = stacked([cohort.state for cohort in cohorts])
+        return self
+
     @contextmanager
     def idle_rows_held(self) -> Iterator[None]:
         """Whatever happens inside the block, clients that no phase trained keep their states and memory."""
@@ -166,6 +225,11 @@ class Cohort:
         sizes, reports = self.sizes.tolist(), self.reports.tolist()
         positions = [k for k, sends in enumerate(reports) if sends]
         return min(positions, key=lambda k: (sign * sizes[k], self.clients[k]))
+
+
+def stacked(parts: Sequence[Params]) -> Params:
+    """Stacked rows of several servers' clients, one below the other."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _put_back(rows: Params, which: Tensor, values: Params) -> Params:

@@ -14,7 +14,7 @@ _ADVICE = "No checkpoint holds this round. Lower model.lr, or set model.clip, an
 
 def check_divergence(cohort: Cohort, first_risk: float | None, factor: float) -> float | None:
     """Raise DivergedError, or return the first round's mean training loss, to which later ones are compared."""
-    number, bad = cohort.round + 1, first_not_finite(cohort)
+    number, bad = cohort.number, first_not_finite(cohort)
     if bad is not None:
         who = cohort.clients[bad]
         raise DivergedError(

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlit.client import Client
+from fedlit.clock import Clock
 from fedlit.cohort import Cohort, Selection
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
@@ -15,6 +16,7 @@ from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
+from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Sampler
 from fedlit.server.server import Server
 
@@ -30,6 +32,8 @@ class RoundOptions:
     store_local_models: Literal["auto"] | bool
     seed: int
     request: Request = field(default_factory=Request)
+    clock: Clock | None = None
+    cloud: Cloud | None = None
 
 
 class Gathering:
@@ -52,10 +56,10 @@ class Gathering:
         self.options = options
         self._stream = Stream()
 
-    def cohort(self, round: int, server: Server) -> Cohort:
-        """Who trains, what they received, what they kept."""
-        client = self.client
-        selection = self.select(round)
+    def cohort(self, server: Server) -> Cohort:
+        """Who trains for a server in its next round, what they received, what they kept, and how long they take."""
+        client, round = self.client, server.rounds
+        selection = self.select(server)
         chosen, reporting = selection.train, set(selection.report)
         received, buffers = self.received(server, chosen)
         sizes = self.population.sizes[chosen]
@@ -63,7 +67,7 @@ class Gathering:
             round=round,
             clients=chosen,
             reports=torch.tensor([client in reporting for client in chosen]),
-            population=self.population.num_clients,
+            population=len(server.clients),
             sizes=sizes,
             steps=torch.zeros_like(sizes),
             lr=client.rate(round),
@@ -72,19 +76,35 @@ class Gathering:
             state=server.states.rows(chosen, client.initial_rows(client.state_spec(), received, server.initial)),
             sent=client.initial_rows(client.sent_spec(), received, server.initial),
             own=client.own_tensors,
+            number=round + 1,
         )
         cohort.steps = self.steps(cohort, "local_work")
         if client.keep_optimizer:
             cohort.memory = self.kept_memory(cohort, server)
+        if self.options.clock is not None:
+            self.time(cohort, self.options.clock)
         return cohort
 
-    def select(self, round: int) -> Selection:
-        """Who trains and who reports in a round: the sampler's answer, which the algorithm may widen."""
-        options, sizes = self.options, self.population.sizes.numpy()
+    def select(self, server: Server) -> Selection:
+        """Who trains and who reports in a server's round: the sampler's answer, which the algorithm may widen."""
+        options, ids, round = self.options, server.clients, server.rounds
+        sizes = self.population.sizes.numpy()[ids]
         count = 1 if self.client.pools_data else options.clients_per_round
-        drawn = options.sampler.select(options.seed, round, sizes, count)
-        generator = self._stream.at(options.seed, Purpose.COHORT, round=round, index=1)
-        return self.client.select(drawn, len(sizes), generator)
+        arrivals = None if options.clock is None else options.clock.latency.arrivals(options.seed, round, ids)
+        drawn = options.sampler.select(options.seed, round, sizes, count, arrivals=arrivals, server=server.id)
+        generator = self._stream.at(options.seed, Purpose.COHORT, round=round, client=server.id, index=1)
+        chosen = self.client.select(drawn, len(sizes), generator)
+        return Selection(ids[chosen.train].tolist(), ids[chosen.report].tolist())
+
+    def time(self, cohort: Cohort, clock: Clock) -> None:
+        """How long the cohort's reports take; who is late or lost does not report. Solves of a round count once."""
+        solves = [self.steps(cohort, phase.work_method) for phase in self.client.phases()]
+        steps, reports = torch.stack(solves).amax(0).numpy(), cohort.reports.numpy()
+        work = clock.latency.work(steps, self.client.batches_per_epoch(cohort.sizes.numpy()))
+        ids = np.array(cohort.clients)[reports]
+        known = clock.report_times(self.options.seed, cohort.round, ids, work[reports])
+        cohort.lasts = known.lasts
+        cohort.reports[torch.from_numpy(reports)] = torch.from_numpy(known.reports)
 
     def received(self, server: Server, chosen: list[int]) -> tuple[Params, Params]:
         """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
@@ -99,7 +119,7 @@ class Gathering:
         """(clients,) local steps of a phase; phases of one round draw the same numbers."""
 
         def generator_of(k: int) -> np.random.Generator:
-            return generator(self.options.seed, Purpose.WORK, round=cohort.round, client=cohort.clients[k])
+            return generator(self.options.seed, Purpose.WORK, round=cohort.key(k), client=cohort.clients[k])
 
         planned = self.client.planned_steps(cohort.sizes.numpy())
         return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator_of))

@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     SPEED = 11
     ABSENCE = 12
     NETWORK = 13
+    ASSIGN = 14
+    MIXING = 15
 
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:

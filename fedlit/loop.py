@@ -8,11 +8,13 @@ checkpoint always holds the state at a round's end; one that is asked for inside
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import Timer
@@ -21,17 +23,18 @@ from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, stacked
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence, check_server
 from fedlit.engines.choose import Choice, check_same_engine, choose, make_engine
 from fedlit.errors import located
 from fedlit.evaluate import CHUNK, threads
+from fedlit.federation import Event, Federation
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History, round_columns, round_metrics
 from fedlit.measuring import MeasureOptions, Measuring
-from fedlit.params import load, with_prefix
+from fedlit.params import Params, load, with_prefix
 from fedlit.run import RunFolder
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradient
 from fedlit.server.base import ServerCallback
@@ -52,6 +55,7 @@ class FederatedLoop(_FitLoop):
     """Rounds instead of epochs:
 
     for round in range(rounds):
+        due      which servers step: the one there is, or those of a cloud that have their reports first
         who      the sampler draws a cohort from (seed, round)
         train    the engine runs every client's local solve
         after    dual ascent, control variates … (hook on_cohort_trained)
@@ -85,8 +89,9 @@ class FederatedLoop(_FitLoop):
     def advance(self) -> None:
         """One round: the whole of it, or nothing."""
         try:
-            with self.transaction():
-                values = self.play_round()
+            event = self.federation.next_event(self.gathering)
+            with self.transaction(event.servers):
+                values = self.play_round(event)
         except StopIteration as error:  # Lightning would take it for the end of the run
             raise RuntimeError(f"Round {self.rounds_done + 1} raised StopIteration.") from error
         self._publish(values)
@@ -94,16 +99,16 @@ class FederatedLoop(_FitLoop):
             self._call_validation_hooks()
 
     @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """A round that fails before its `commit` leaves the state of the last finished round."""
-        before, first_risk = self.server.snapshot(), self.first_risk
+    def transaction(self, servers: Sequence[Server]) -> Iterator[None]:
+        """A round of these servers that fails before its `commit` leaves the state of the last finished round."""
+        before, first_risk = self.federation.snapshot(servers), self.first_risk
         self.in_round = True
         try:
             yield
         except BaseException:
             if self.in_round:
                 self._postponed.clear()
-                self.server.restore(before)
+                self.federation.restore(before)
                 self.show_model()
                 self.states.discard()
                 self.measuring.forget()
@@ -114,35 +119,60 @@ class FederatedLoop(_FitLoop):
         finally:
             self.in_round = False
 
-    def play_round(self) -> dict[str, float]:
+    def play_round(self, event: Event) -> dict[str, float]:
         """The phases of a round, in order; returns its metrics."""
         started = time.perf_counter()
-        server, number = self.server, self.rounds_done + 1
-        cohort = self.gathering.cohort(self.rounds_done, server)
-        data = self.population.load(cohort.round, cohort.clients)
-        evaluator, received = self.measuring.evaluator, cohort.received | cohort.received_buffers
-        if "risk_received" in self.needs:
-            cohort.risk_received = evaluator.risks(received, data.train)
-        if "grad_received" in self.needs:
-            cohort.grad_received = evaluator.gradients(received, data.train)
-        self.call("on_cohort_start", cohort)
-        for phase in self.client.phases():
-            self.solve(cohort, data, phase)
+        number = self.rounds_done + 1
+        cohorts = self.federation.cohorts(event, number)
+        for server, cohort in zip(event.servers, cohorts, strict=True):
+            self.send(server, cohort)
+        joined = self.train(cohorts)
         trained = time.perf_counter()
-        self.first_risk = check_divergence(cohort, self.first_risk, self.options.divergence_factor)
-        if "risk_trained" in self.needs:
-            cohort.risk_trained = evaluator.risks(cohort.params | cohort.buffers, data.train)
-        with cohort.idle_rows_held():
-            self.call("on_cohort_trained", cohort)
-        step = self.weigh(cohort)
-        cohort.pseudo_gradient = pseudo_gradient(server.z, cohort, step)
-        self.call("on_pseudo_gradient", cohort)
-        call._call_callback_hooks(self.trainer, "on_before_optimizer_step", server.optimizer)
-        self.step(cohort)
-        self.call("on_server_step_end", cohort)
-        values, records = self.measure(cohort, started, trained)
+        self.first_risk = check_divergence(joined, self.first_risk, self.options.divergence_factor)
+        steps = [self.receive(server, cohort) for server, cohort in zip(event.servers, cohorts, strict=True)]
+        for iteration in range(self.options.cloud.iterations if self.options.cloud else 1):
+            self.federation.mix(event, number, iteration)
+            for server, cohort, step in zip(event.servers, cohorts, steps, strict=True):
+                self.step(server, cohort, step)
+        self.keep(cohorts)
+        for server, cohort in zip(event.servers, cohorts, strict=True):
+            self.call(server, "on_server_step_end", cohort)
+        self.federation.count(event)
+        joined = joined.weighed(cohorts)
+        values, records = self.measure(joined, started, trained)
         self.commit(number, values, records)
         return values
+
+    def send(self, server: Server, cohort: Cohort) -> None:
+        """What a server's clients are given, before they train."""
+        needed, received = self.needs, cohort.received | cohort.received_buffers
+        if {"risk_received", "grad_received"} & needed:
+            train = self.population.load(cohort.round, cohort.clients).train
+            if "risk_received" in needed:
+                cohort.risk_received = self.measuring.evaluator.risks(received, train)
+            if "grad_received" in needed:
+                cohort.grad_received = self.measuring.evaluator.gradients(received, train)
+        self.call(server, "on_cohort_start", cohort)
+
+    def train(self, cohorts: Sequence[Cohort]) -> Cohort:
+        """All clients of all servers at once, but for those whose rates differ."""
+        for rate in dict.fromkeys(cohort.lr for cohort in cohorts):
+            alike = [cohort for cohort in cohorts if cohort.lr == rate]
+            joined = Cohort.join(alike)
+            data = self.population.load(joined.round, joined.clients)
+            for phase in self.client.phases():
+                self.solve(joined, data, phase)
+            joined.share(alike)
+        return joined if len(alike) == len(cohorts) else Cohort.join_trained(cohorts)
+
+    def receive(self, server: Server, cohort: Cohort) -> float:
+        """What a server does with what comes back; returns the length of its step."""
+        if "risk_trained" in self.needs:
+            train = self.population.load(cohort.round, cohort.clients).train
+            cohort.risk_trained = self.measuring.evaluator.risks(cohort.params | cohort.buffers, train)
+        with cohort.idle_rows_held():
+            self.call(server, "on_cohort_trained", cohort)
+        return self.weigh(cohort)
 
     def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
         """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
@@ -161,32 +191,42 @@ class FederatedLoop(_FitLoop):
     def weigh(self, cohort: Cohort) -> float:
         """Fill the cohort's weights; returns the length of the server's step."""
         assert self.weighting is not None
-        with located(f"in round {cohort.round + 1}, in the weighting {type(self.weighting).__name__}"):
+        with located(f"in round {cohort.number}, in the weighting {type(self.weighting).__name__}"):
             weighed = self.weighting.weigh(cohort)
         check_weights(weighed, cohort, self.weighting)
         cohort.weights = weighed.weights
         return weighed.step * self.client.server_lr
 
-    def step(self, cohort: Cohort) -> None:
-        """z moves and the cohort's rows are kept, until the round is committed or undone."""
-        server = self.server
+    def step(self, server: Server, cohort: Cohort, length: float) -> None:
+        """z moves along the pseudo-gradient, until the round is committed or undone."""
+        cohort.pseudo_gradient = pseudo_gradient(server.z, cohort, length)
+        self.call(server, "on_pseudo_gradient", cohort)
+        call._call_callback_hooks(self.trainer, "on_before_optimizer_step", server.optimizer)
         fixed = frozenset() if self.client.average_kept else cohort.own
-        with located(f"in round {cohort.round + 1}, in the server's optimiser {type(server.optimizer).__name__}"):
+        with located(f"in round {cohort.number}, in the server's optimiser {type(server.optimizer).__name__}"):
             server.step(cohort.pseudo_gradient, averaged_buffers(cohort), fixed=fixed)
-        check_server(server.model, cohort.round + 1)
+        check_server(server.model, cohort.number)
+
+    def keep(self, cohorts: Sequence[Cohort]) -> None:
+        """The rows of those who trained, until the round is committed or undone."""
+        kept = [cohort.trained_rows(self.rows(cohort)) for cohort in cohorts]
+        clients = [client for own, _ in kept for client in own]
+        self.states.update(clients, kept[0][1] if len(kept) == 1 else stacked([rows for _, rows in kept]))
+        self.measuring.changed(clients)
+
+    def rows(self, cohort: Cohort) -> Params:
+        """Stacked: all that is kept of a cohort."""
         rows = dict(cohort.state) | with_prefix("memory", cohort.memory)
         rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.own})
         if self.keeps_local_models or "local" in self.client.state_spec():
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
-        clients, rows = cohort.trained_rows(rows)
-        self.states.update(clients, rows)
-        self.measuring.changed(clients)
+        return rows
 
     def measure(
         self, cohort: Cohort | None, started: float, trained: float
     ) -> tuple[dict[str, float], dict[str, Any] | None]:
         """Metrics of the round, and the record of each client where it is evaluated."""
-        due = cohort is None or self.is_due(cohort.round + 1)
+        due = cohort is None or self.is_due(cohort.number)
         values = round_metrics(cohort, self.client) if cohort is not None else {}
         evaluated = time.perf_counter()
         records = self.evaluate(cohort, values) if due else None
@@ -195,17 +235,25 @@ class FederatedLoop(_FitLoop):
             values |= {"time/train_s": trained - started, "time/round_s": now - started}
         if due:
             values["time/eval_s"] = now - evaluated
+        values |= self.federation_metrics()
         if records is not None:
-            self.call("on_users_measured", cohort, records)
-        self.call("on_round_metrics", cohort, values)
+            self.call(self.server, "on_users_measured", cohort, records)
+        self.call(self.server, "on_round_metrics", cohort, values)
         self.history.check(values)
         return values, records
+
+    def federation_metrics(self) -> dict[str, float]:
+        """Simulated time, and how far apart the servers are."""
+        values = {} if self.options.clock is None else {"time/sim_s": self.federation.time}
+        if self.options.cloud is not None:
+            values["cloud/consensus"] = float(np.mean(self.federation.distances))
+        return values
 
     def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
         assert self.choice is not None
         with threads(self.choice.evaluation_threads):
-            measured, records = self.measuring.evaluate(cohort, self.server.measured)
+            measured, records = self.measuring.evaluate(cohort, self.federation.measured)
         values |= measured
         return records
 
@@ -226,7 +274,7 @@ class FederatedLoop(_FitLoop):
 
     def show_model(self) -> None:
         """Put the model that is measured into the client's net: that is what users, exports and checkpoints find."""
-        load(self.client.net, self.server.measured)
+        load(self.client.net, self.federation.measured)
 
     # ---- what a round needs ----------------------------------------------------------------------------------------
 
@@ -244,12 +292,27 @@ class FederatedLoop(_FitLoop):
         assert isinstance(data, FederatedDataModule)
         return data
 
-    def open_server(self) -> torch.optim.Optimizer:
-        """The server, with the net's weights as z^0; returns its optimiser, which Lightning saves and restores."""
+    def open_servers(self) -> list[torch.optim.Optimizer]:
+        """The servers, with the net's weights as z^0; returns their optimisers, which Lightning saves and restores."""
         build = self.trainer.server_optimizer.build  # type: ignore[attr-defined]  # FederatedTrainer's
-        sizes, callbacks = self.data.sizes, self._server_callbacks()
-        self.server = Server(self.client.net, build, callbacks, sizes=sizes, states=self.states)
-        return self.server.optimizer
+        data, cloud, own = self.data, self.options.cloud, self._server_callbacks()
+        population = 1 if self.client.pools_data else data.num_clients
+        groups = data.load(0, range(population)).groups if cloud is not None else []
+        parts = [np.arange(population)] if cloud is None else cloud.clients_of(population, groups, self.options.seed)
+        servers = []
+        for number, clients in enumerate(parts):
+            callbacks = own if number == 0 else [deepcopy(callback) for callback in own if callback.decides]
+            sizes = data.sizes if cloud is None else data.sizes[torch.from_numpy(clients)]
+            servers.append(
+                Server(self.client.net, build, callbacks, sizes=sizes, states=self.states, id=number, clients=clients)
+            )
+        self.federation = Federation(servers, cloud, self.options.seed)
+        return [server.optimizer for server in servers]
+
+    @property
+    def server(self) -> Server:
+        """The one server, or a cloud's first."""
+        return self.federation.servers[0]
 
     def is_due(self, number: int) -> bool:
         """Whether the state after so many rounds is evaluated: every eval_every rounds, and the last."""
@@ -261,9 +324,9 @@ class FederatedLoop(_FitLoop):
         left = [timer.time_remaining() for timer in self._callbacks() if isinstance(timer, Timer)]
         return any(seconds is not None and seconds <= 0 for seconds in left)
 
-    def call(self, hook: str, *args: Any) -> None:
-        """Call a hook of every server callback, in order."""
-        for callback in self.server.callbacks:
+    def call(self, server: Server, hook: str, *args: Any) -> None:
+        """Call a hook of every callback of a server, in order."""
+        for callback in server.callbacks:
             with located(f"in round {self.rounds_done + 1}, in {hook} of {type(callback).__name__}"):
                 getattr(callback, hook)(self.trainer, self.client, *args)
 
@@ -306,13 +369,13 @@ class FederatedLoop(_FitLoop):
             self.weighting.needs if self.weighting is not None else (),
             *(callback.needs for callback in self.server.callbacks),
         )
-        models = UserModels.of(client, self.server, keeps_local=self.keeps_local_models)
+        models = UserModels.of(client, self.federation, keeps_local=self.keeps_local_models)
         self.gathering = Gathering(client, self.population, options)
         self.measuring = Measuring(client, data, models, self.measures)
         if self.choice is None:
             planned = client.planned_steps(self.population.sizes.numpy())
             sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-            trained = len(self.gathering.select(0).train)
+            trained = sum(len(self.gathering.select(server).train) for server in self.federation.servers)
             rounds = self.max_epochs or 1
             self.choice = choose(options.request, client, planned, trained, rounds, sample, evaluated_rows=CHUNK)
         log.info(self.choice.line())
@@ -321,6 +384,8 @@ class FederatedLoop(_FitLoop):
         torch.set_num_threads(self.choice.threads)
         self.history.columns = [
             *round_columns(client, self.measuring.parts),
+            *(["time/sim_s"] if options.clock is not None else []),
+            *(["cloud/consensus"] if options.cloud is not None else []),
             *(name for callback in self.server.callbacks for name in callback.metrics),
         ]
         if self.folder is not None:
@@ -341,7 +406,7 @@ class FederatedLoop(_FitLoop):
         super().on_run_start()
         if not self.history.rows:
             now = time.perf_counter()
-            with self.transaction():
+            with self.transaction([]):
                 values, records = self.measure(None, now, now)
                 self.commit(0, values, records)
             self._publish(values)
@@ -378,7 +443,7 @@ class FederatedLoop(_FitLoop):
         """The state at a round's end."""
         return {
             "rounds": self.rounds_done,
-            "server": self.server.state_dict(),
+            "federation": self.federation.state_dict(),
             "clients": self.states.state_dict(),
             "history": self.history.state_dict(),
             "best": self.best.state_dict(),
@@ -392,8 +457,9 @@ class FederatedLoop(_FitLoop):
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
         """Continue after `rounds` rounds; all of Lightning's counters say the same."""
         self.rounds_done = rounds = state_dict["rounds"]
-        self.server.load_state_dict(state_dict["server"])
-        self.server.initial = state_dict["initial"] or self.server.initial
+        self.federation.load_state_dict(state_dict["federation"])
+        for server in self.federation.servers:
+            server.initial = state_dict["initial"] or server.initial
         self.states.load_state_dict(state_dict["clients"])
         self.history.load_state_dict(state_dict["history"])
         self.best.load_state_dict(state_dict["best"])

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from fedlit.catalogue import RECORD_COLUMNS
 from fedlit.client import Client
+from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, nearest
 from fedlit.history import EXTRA_METRICS, MeasuredParts, round_columns
 from fedlit.measuring import MeasureOptions
 from fedlit.server.base import ServerCallback
+from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
 from fedlit.states import number_states
@@ -60,11 +63,14 @@ def check_run(
     sampler: Sampler,
     weighting: Weighting,
     measures: MeasureOptions,
+    cloud: Cloud | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_optimizers(client)
     client.check_states()
-    check_cohort(data, sampler, clients_per_round)
+    check_cloud(client, data, callbacks, sampler, cloud, clock)
+    check_cohort(data, sampler, clients_per_round, cloud, clock)
     check_weighting(client, weighting)
     check_states(client)
     check_population(client, data)
@@ -86,15 +92,54 @@ def check_optimizers(client: Client) -> None:
         )
 
 
-def check_cohort(data: FederatedDataModule, sampler: Sampler, clients_per_round: int) -> None:
-    """The sampler must be able to draw a cohort."""
-    if sampler.cohort_size(clients_per_round, data.num_clients) > data.num_clients:
+def check_cohort(
+    data: FederatedDataModule, sampler: Sampler, clients_per_round: int, cloud: Cloud | None, clock: Clock | None
+) -> None:
+    """The sampler must be able to draw a cohort, of every server."""
+    groups = data.load(0, range(data.num_clients)).groups if cloud is not None else []
+    parts = [np.arange(data.num_clients)] if cloud is None else cloud.clients_of(data.num_clients, groups, 0)
+    for number, ids in enumerate(parts):
+        if sampler.cohort_size(clients_per_round, len(ids)) > len(ids):
+            whose = f"the data ({type(data).__name__}) have" if cloud is None else f"server {number} of the cloud has"
+            raise ConfigError(
+                f"trainer.clients_per_round is {clients_per_round}, but {whose} only {len(ids)} clients. Set it to "
+                f"{len(ids)} or less, or make more clients (data.num_clients)."
+            )
+        arrivals = None if clock is None else clock.latency.arrivals(0, 0, ids)
+        sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, arrivals=arrivals, server=number)
+
+
+def check_cloud(
+    client: Client,
+    data: FederatedDataModule,
+    callbacks: Sequence[Callback],
+    sampler: Sampler,
+    cloud: Cloud | None,
+    clock: Clock | None,
+) -> None:
+    """Several servers need clients that stay, and a clock that says who is first."""
+    name = type(sampler).__name__
+    if sampler.needs_clock and clock is None:
         raise ConfigError(
-            f"trainer.clients_per_round is {clients_per_round}, but the data ({type(data).__name__}) have only "
-            f"{data.num_clients} clients. Set it to {data.num_clients} or less, or make more clients "
-            "(data.num_clients)."
+            f"trainer.sampler is {name}, which goes by arrivals, but there is no trainer.clock. Give one."
         )
-    sampler.select(0, 0, data.sizes.numpy(), clients_per_round)
+    if clock is not None and (clock.deadline is not None or clock.dropout):
+        own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.needs_reports]
+        if own:
+            raise ConfigError(
+                f"trainer.clock has a deadline or dropout, but {type(own[0]).__name__} of {type(client).__name__} "
+                "counts the model of every client that trained. Leave both out, or take another algorithm."
+            )
+    if cloud is None:
+        return
+    if client.pools_data or data.is_fresh:
+        what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
+        raise ConfigError(f"trainer.cloud divides clients among servers, but this run {what}. Leave one of them out.")
+    if cloud.together < cloud.servers and clock is None:
+        raise ConfigError(
+            f"trainer.cloud.first is {cloud.together} of {cloud.servers} servers, but there is no trainer.clock to say "
+            "which are first. Give one, or leave first out."
+        )
 
 
 def check_weighting(client: Client, weighting: Weighting) -> None:

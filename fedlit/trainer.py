@@ -14,6 +14,7 @@ from pytorch_lightning.loggers import Logger
 
 from fedlit.checkpoint import RunCheckpoint, find_checkpoint
 from fedlit.client import Client
+from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request, check_same_engine
@@ -28,6 +29,7 @@ from fedlit.recorded import Recorded
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.run import RunFolder
 from fedlit.server.base import ServerCallback, merge_callbacks
+from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
@@ -60,6 +62,8 @@ class FederatedTrainer(Recorded, Trainer):
             costs a pass over all training data.
         finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
         finetune_on: which of a user's data that step is taken on; FedBC's protocol is test.
+        clock: simulated seconds that clients take (time/sim_s); no time is simulated unless given.
+        cloud: several servers, each with clients of its own, that mix their models; clients_per_round is each server's.
         seed: governs initial weights, cohorts and batches (data.seed governs the data).
         initial_weights: drawn by the net's layers from the seed, whenever it was built, or those that the net brings.
         run: folder for metrics, client records, checkpoints and summary; none unless given.
@@ -95,6 +99,8 @@ class FederatedTrainer(Recorded, Trainer):
         extra_metrics: Sequence[str] = (),
         finetune_lr: float | None = None,
         finetune_on: AdaptOn = "train",
+        clock: Clock | None = None,
+        cloud: Cloud | None = None,
         seed: int = 0,
         initial_weights: InitialWeights = "seed",
         run: str | Path | None = None,
@@ -154,6 +160,7 @@ class FederatedTrainer(Recorded, Trainer):
             profiler=profiler,
         )
         self.seed, self.initial_weights = seed, initial_weights
+        self.clock, self.cloud = clock, cloud
         self.clients_per_round, self.eval_every = clients_per_round, eval_every
         self.sampler = find_sampler(sampler)
         self.weights = weights
@@ -171,6 +178,8 @@ class FederatedTrainer(Recorded, Trainer):
             store_local_models=store_local_models,
             seed=seed,
             request=request,
+            clock=clock,
+            cloud=cloud,
         )
         finetune = None if finetune_lr is None else Adaptation(finetune_lr, finetune_on)
         self.loop = FederatedLoop(self, rounds, options, MeasureOptions(extra_metrics, finetune))
@@ -202,6 +211,8 @@ class FederatedTrainer(Recorded, Trainer):
             sampler=options.sampler,
             weighting=weighting,
             measures=self.loop.measures,
+            cloud=options.cloud,
+            clock=options.clock,
         )
         self.loop.weighting = weighting
         config = self.config or (describe_run(self, client, data, users) if self.folder is not None else {})

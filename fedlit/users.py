@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from fedlit.client import Client
+from fedlit.federation import Federation
 from fedlit.params import Params
-from fedlit.server.server import Server
 from fedlit.states import INITIAL, ClientStates
 
 
@@ -14,7 +14,7 @@ class UserModels:
     """Each user's models as whole state dicts, buffers included.
 
     Args:
-        z: gives the server's model.
+        z: gives the model of a user's server.
         states: what clients keep between rounds.
         personal: which model is the personal one (`Personal.model`).
         own: names of the tensors that stay with each client.
@@ -24,7 +24,7 @@ class UserModels:
 
     def __init__(
         self,
-        z: Callable[[], Mapping[str, Tensor]],
+        z: Callable[[int], Mapping[str, Tensor]],
         states: ClientStates,
         *,
         personal: str = "local",
@@ -38,19 +38,19 @@ class UserModels:
         self.own = own
         self.untouched = untouched
         self.keeps_local = keeps_local
-        self._names = list(z())
+        self._names = list(z(0))
 
     @classmethod
-    def of(cls, client: Client, server: Server, *, keeps_local: bool) -> "UserModels":
+    def of(cls, client: Client, federation: Federation, *, keeps_local: bool) -> "UserModels":
         """The models of a run."""
         name = client.personal_model().model
         starts_there = name != "local" and client.state_spec().get(name) is INITIAL  # x_i is z until it is trained
         return cls(
-            lambda: server.model,
-            server.states,
+            lambda user: federation.server_of(user).model,
+            federation.servers[0].states,
             personal=name,
             own=client.own_tensors,
-            untouched=server.initial if starts_there else None,
+            untouched=federation.servers[0].initial if starts_there else None,
             keeps_local=keeps_local,
         )
 
@@ -61,10 +61,10 @@ class UserModels:
     def personal(self, user: int) -> dict[str, Tensor]:
         """A user's personal model before any adaptation."""
         if not self.states.has(user):
-            return dict(self.z()) | (self.untouched or {})
+            return dict(self.z(user)) | (self.untouched or {})
         if self.name == "global":
-            return dict(self.z()) | {name: self.states.row(f"own.{name}", user) for name in self.own}
-        model = self.local(user) if self.keeps_local else dict(self.z())
+            return dict(self.z(user)) | {name: self.states.row(f"own.{name}", user) for name in self.own}
+        model = self.local(user) if self.keeps_local else dict(self.z(user))
         rows = {name: f"{self.name}.{name}" for name in model if self.states.keeps(f"{self.name}.{name}")}
         return model | {name: self.states.row(row, user) for name, row in rows.items()}
 

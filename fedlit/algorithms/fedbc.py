@@ -204,5 +204,5 @@ class Dual(Weighting):
         total = float(dual.sum())
         if total > 0 and total < float("inf"):
             return Weighed(normalise(dual, cohort.reports))
-        log.info(f"Round {cohort.round + 1}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
+        log.info(f"Round {cohort.number}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
         return find_weighting(self.fallback).weigh(cohort)

@@ -133,6 +133,7 @@ class BlockAverage(ServerCallback):
         over: Literal["active", "all"] = "all",
     ) -> None:
         self.prox, self.lr, self.form, self.model, self.over = prox, lr, form, model, over
+        self.needs_reports = over == "all" and model == "local"
 
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """z - mean of the x_i, times its factor."""

@@ -72,7 +72,10 @@ class FedBCDI(FedBCD):
         self.momentum_after_pull = momentum_after_pull
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
-        """Q~: those who report, and others drawn to fill it up."""
+        """Q~: those who report, and others to fill it up: the next in each group's order, or drawn."""
+        if selection.order:
+            trains = {k for group in selection.order for k in group[: self.offline_clients]} | set(selection.report)
+            return Selection(sorted(trains), selection.report)
         others = np.setdiff1d(np.arange(population), selection.report)
         missing = min(max(0, self.offline_clients - len(selection.report)), len(others))
         offline = generator.choice(others, missing, replace=False).tolist()

@@ -82,7 +82,7 @@ def personal_models(z: dict[str, Tensor], loop: dict[str, Any]) -> dict[int, dic
     personal = Personal(**loop.get("personal", {})).model
     if personal == "local" and not keeps_local:
         return {}
-    models = UserModels(lambda: z, states, personal=personal, own=own, keeps_local=keeps_local)
+    models = UserModels(lambda user: z, states, personal=personal, own=own, keeps_local=keeps_local)
     return {user: {name: value.clone() for name, value in models.personal(user).items()} for user in states.touched}
 
 

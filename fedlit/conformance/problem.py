@@ -36,9 +36,9 @@ def tiny_net() -> Softmax:
 class ReversedSampler(UniformSampler):
     """The same cohorts, in the opposite order."""
 
-    def select(self, seed: int, round: int, sizes: np.ndarray, count: int) -> Selection:
+    def select(self, seed: int, round: int, sizes: np.ndarray, count: int, **known: Any) -> Selection:
         """Reversed."""
-        drawn = super().select(seed, round, sizes, count)
+        drawn = super().select(seed, round, sizes, count, **known)
         return Selection(drawn.train[::-1], drawn.report[::-1])
 
 

@@ -77,7 +77,7 @@ class Engine:
         size = batch_rows(client, data)
 
         def plan(k: int) -> BatchPlan:
-            key = {"round": cohort.round, "client": cohort.clients[k], "index": phase.stream}
+            key = {"round": cohort.key(k), "client": cohort.clients[k], "index": phase.stream}
             rng = self._threads.stream.at(self.seed, Purpose.BATCHES, **key)
             count = steps[k] * client.batches_per_step
             plan = plan_batches(rng, data.train[k].numpy(), count, size, per_epoch[k])

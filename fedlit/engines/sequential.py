@@ -53,9 +53,9 @@ class SequentialEngine(Engine):
         """All local steps of the cohort's k-th client: the mean of its task losses, and the optimiser's state."""
         tasks: list[Tensor] = []
         with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
-            key = torch_seed(self.seed, Purpose.DROPOUT, round=cohort.round, client=cohort.clients[k])
+            key = torch_seed(self.seed, Purpose.DROPOUT, round=cohort.key(k), client=cohort.clients[k])
             torch.default_generator.manual_seed(key)  # torch.manual_seed would ask every device: 0.7 ms a client
-            who = f"in round {cohort.round + 1}, client {cohort.clients[k]}"
+            who = f"in round {cohort.number}, client {cohort.clients[k]}"
             for step in range(int(cohort.steps[k])):
                 with located(f"{who}, local step {step + 1} ({phase.step_method})"):
                     params = clone(client.local_params)

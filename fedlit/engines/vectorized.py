@@ -193,7 +193,7 @@ class VectorizedEngine(Engine):
             lr=like.new_tensor(cohort.lr),
             batch_rows=batch_rows(client, data),
             clients=cohort.clients,
-            where=f"in round {cohort.round + 1}, {phase.step_method}",
+            where=f"in round {cohort.number}, {phase.step_method}",
             out=layout.join(carried),
         )
         crew = self._crew(client, phase, layout, task)

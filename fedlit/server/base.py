@@ -44,6 +44,9 @@ class ServerCallback(Recorded, Callback):
     decides: bool = True
     """Whether numbers of the run may depend on it; one that only watches says False, and may come and go at resume."""
 
+    needs_reports: bool = False
+    """Whether it counts the model of everyone who trained, so that nobody may be late or lost."""
+
     uses_initial: bool = False
     """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""
 

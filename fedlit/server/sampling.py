@@ -5,13 +5,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedlit.cohort import Selection
-from fedlit.errors import ConfigError, nearest
+from fedlit.errors import ConfigError, nearest, require
 from fedlit.keys import Purpose, generator
 from fedlit.recorded import Recorded
+
+Arrivals = np.ndarray | None
+"""(clients,) simulated seconds until each client shows up; None without a clock."""
 
 
 class Sampler(Recorded):
     """Base of the samplers; a subclass chooses ids, sorted, and everyone who trains also reports."""
+
+    needs_clock = False
+    """Whether it goes by simulated arrivals (`trainer.clock`)."""
 
     def cohort_size(self, count: int, population: int) -> int:
         """Clients of a round, where `count` are asked for."""
@@ -21,9 +27,12 @@ class Sampler(Recorded):
         """Ids of `count` clients out of those with these training sizes."""
         raise NotImplementedError
 
-    def select(self, seed: int, round: int, sizes: np.ndarray, count: int) -> Selection:
-        """The cohort of a round: the same for every algorithm and engine."""
-        chosen = sorted(int(k) for k in self.choose(generator(seed, Purpose.COHORT, round=round), sizes, count))
+    def select(
+        self, seed: int, round: int, sizes: np.ndarray, count: int, *, arrivals: Arrivals = None, server: int = 0
+    ) -> Selection:
+        """The cohort of a server's round: the same for every algorithm and engine."""
+        rng = generator(seed, Purpose.COHORT, round=round, client=server)
+        chosen = sorted(int(k) for k in self.choose(rng, sizes, count))
         return Selection(train=chosen, report=chosen)
 
 
@@ -86,7 +95,69 @@ class FixedSampler(Sampler):
         return self.clients
 
 
-_BY_NAME: dict[str, type[Sampler]] = {"uniform": UniformSampler, "all": AllSampler, "size": SizeSampler}
+class EarliestSampler(Sampler):
+    """Those who show up first, by the clock's arrivals."""
+
+    needs_clock = True
+
+    def select(
+        self, seed: int, round: int, sizes: np.ndarray, count: int, *, arrivals: Arrivals = None, server: int = 0
+    ) -> Selection:
+        """The first `count`; the others stand in the order of their arrival."""
+        order = by_arrival(arrivals, np.arange(len(sizes)))
+        chosen = sorted(order[:count])
+        return Selection(chosen, chosen, order=[order])
+
+
+class QuotaSampler(Sampler):
+    """So many of every group: a Sync-cloud, where each of several servers waits for its own clients.
+
+    Args:
+        groups: servers among which the clients are divided, in blocks of equal size.
+        earliest: take those who show up first, by the clock; at random unless true.
+    """
+
+    def __init__(self, groups: int, earliest: bool = True) -> None:
+        require(groups >= 1, f"QuotaSampler.groups is {groups}; give 1 or more.")
+        self.groups = groups
+        self.earliest = self.needs_clock = earliest
+
+    def cohort_size(self, count: int, population: int) -> int:
+        """`count` of every group."""
+        return count * self.groups
+
+    def select(
+        self, seed: int, round: int, sizes: np.ndarray, count: int, *, arrivals: Arrivals = None, server: int = 0
+    ) -> Selection:
+        """`count` of every group, in the order of their arrival or at random."""
+        blocks = [block for block in np.array_split(np.arange(len(sizes)), self.groups) if len(block)]
+        short = min(len(block) for block in blocks)
+        require(
+            count <= short and len(blocks) == self.groups,
+            f"trainer.clients_per_round is {count}, but {len(sizes)} clients in QuotaSampler.groups = "
+            f"{self.groups} blocks leave a group of {short if len(blocks) == self.groups else 0}. Lower one of them.",
+        )
+        rng = generator(seed, Purpose.COHORT, round=round, client=server)
+        order = [
+            by_arrival(arrivals, block) if self.earliest else [int(k) for k in rng.permutation(block)]
+            for block in blocks
+        ]
+        chosen = sorted(k for group in order for k in group[:count])
+        return Selection(chosen, chosen, order=order)
+
+
+def by_arrival(arrivals: Arrivals, among: np.ndarray) -> list[int]:
+    """Who shows up first; ties go to the lowest id."""
+    assert arrivals is not None, "rules.check_clock"
+    return [int(k) for k in among[np.argsort(arrivals[among], kind="stable")]]
+
+
+_BY_NAME: dict[str, type[Sampler]] = {
+    "uniform": UniformSampler,
+    "all": AllSampler,
+    "size": SizeSampler,
+    "earliest": EarliestSampler,
+}
 
 
 def find_sampler(sampler: str | Sampler) -> Sampler:

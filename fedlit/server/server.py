@@ -5,6 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +22,14 @@ class Snapshot:
     """What a server was before a round."""
 
     model: Params
+    rounds: int
+    started: float
     optimizer: dict[str, Any]
     callbacks: list[dict[str, Any]]
 
 
 class Server:
-    """z and all that the server keeps; a federation has one.
+    """z and all that the server keeps; a federation has one, a cloud several.
 
     Args:
         net: its parameters and buffers are z^0; the net itself stays the clients' scratch space.
@@ -34,6 +37,8 @@ class Server:
         callbacks: what the algorithm, and the user, let the server do.
         sizes: (clients,) training samples of each of its clients.
         states: what clients keep between rounds.
+        id: its number, from 0 on.
+        clients: (clients,) who belongs to it; everyone unless given.
     """
 
     def __init__(
@@ -44,7 +49,16 @@ class Server:
         *,
         sizes: Tensor,
         states: ClientStates,
+        id: int = 0,
+        clients: np.ndarray | None = None,
     ) -> None:
+        self.id = id
+        self.clients = np.arange(len(sizes)) if clients is None else clients
+        self.members = frozenset(self.clients.tolist())
+        self.rounds = 0
+        """Steps that it has taken: the key of its draws."""
+        self.started = 0.0
+        """Simulated seconds at which its current round began."""
         self.params = {name: nn.Parameter(value) for name, value in clone(dict(net.named_parameters())).items()}
         self.buffers = clone(dict(net.named_buffers()))
         self.initial = clone(self.params)
@@ -88,7 +102,7 @@ class Server:
         """The mean of the last models of ALL clients, this round's included; z^0 for those that never trained."""
         current = cohort.params if state == "local" else cohort.model(state)
         states, present = self.states, set(cohort.clients)
-        absent = [client for client in states.touched if client not in present]
+        absent = [client for client in states.touched if client in self.members and client not in present]
         never = cohort.population - len(absent) - len(present)
         mean: Params = {}
         for name, value in current.items():
@@ -102,11 +116,12 @@ class Server:
     def snapshot(self) -> Snapshot:
         """What `restore` needs to undo a round."""
         kept = [deepcopy(callback.state_dict()) for callback in self.callbacks]
-        return Snapshot(clone(self.model), deepcopy(self.optimizer.state_dict()), kept)
+        return Snapshot(clone(self.model), self.rounds, self.started, deepcopy(self.optimizer.state_dict()), kept)
 
     def restore(self, before: Snapshot) -> None:
         """Back to the end of the last finished round."""
         self.load_model(before.model)
+        self.rounds, self.started = before.rounds, before.started
         self.optimizer.load_state_dict(before.optimizer)
         for callback, state in zip(self.callbacks, before.callbacks, strict=True):
             if state:
@@ -119,9 +134,13 @@ class Server:
                 value.copy_(model[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """z; Lightning saves the optimiser, and the callbacks, which are the trainer's."""
-        return {"model": clone(self.model)}
+        """z and its clock; Lightning saves the optimiser, and the first server's callbacks, which are the trainer's."""
+        kept = [callback.state_dict() for callback in self.callbacks] if self.id else []
+        return {"model": clone(self.model), "rounds": self.rounds, "started": self.started, "callbacks": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse."""
         self.load_model(state["model"])
+        self.rounds, self.started = state["rounds"], state["started"]
+        for callback, kept in zip(self.callbacks, state["callbacks"], strict=bool(self.id)):
+            callback.load_state_dict(kept)

@@ -137,7 +137,7 @@ def check_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> Non
     else:
         return
     raise ConfigError(
-        f"Round {cohort.round + 1}: the weighting {type(weighting).__name__} {wrong}. Weights must be finite, 0 or "
+        f"Round {cohort.number}: the weighting {type(weighting).__name__} {wrong}. Weights must be finite, 0 or "
         "more, and sum to 1 over the reporting clients; fedlit.server.weights.normalise does that."
     )
 

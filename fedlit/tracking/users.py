@@ -42,7 +42,7 @@ class WandbUsers(ServerCallback):
         """The histogram goes with the round's row; the newest records are the table."""
         import wandb
 
-        self.round, self.records = 0 if cohort is None else cohort.round + 1, records
+        self.round, self.records = 0 if cohort is None else cohort.number, records
         accuracy = np.asarray(records["acc_global"])
         counts = np.histogram(accuracy[~np.isnan(accuracy)], bins=_BINS, range=(0.0, 1.0))
         if counts[0].sum():

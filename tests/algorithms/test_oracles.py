@@ -32,7 +32,7 @@ from fedlit.engines.base import plan_batches
 from fedlit.keys import Purpose, generator
 from tests.oracles import blocks, fair, personal, servers, variates
 from tests.oracles import rounds as oracle
-from tests.problems import CLASSES, run, tiny_data, tiny_net
+from tests.problems import CLASSES, SIZES, run, tiny_data, tiny_net
 
 ROUNDS, BATCH, EPOCHS = 3, 4, 2
 PLAIN: dict[str, Any] = {"lr": 0.05, "lr_decay": 0.8}
@@ -152,8 +152,8 @@ EAGER = {"pfedme_nu"}
 class Problem:
     """The tiny data, and what the engine draws from it: the oracles draw nothing."""
 
-    def __init__(self) -> None:
-        self.data = tiny_data()
+    def __init__(self, sizes: tuple[int, ...] = SIZES) -> None:
+        self.data = tiny_data(sizes)
         self.data.setup()
         self.rows = [rows.numpy() for rows in self.data.everyone.train]
         x, y = self.data.store["x"].numpy(), self.data.store["y"].numpy()

@@ -1,0 +1,197 @@
+"""Cloud: several servers, each with clients and a model of its own, that mix their models when they step (FedBCD, 3.1).
+
+    mix     w_n = sum_m a_nm z_m              over the servers that step together; a is doubly stochastic
+    step    z_n <- w_n - eta_z (...)          the server's own step, from w_n; `iterations` times (K_z)
+
+Protocols. `async`: the first `first` servers (B) to have their clients' reports step together; the others keep model,
+reports and clock, and are first in line. `rigorous` (appendix A): rounds have numbers, every server steps once in each,
+in the first B of that round or alone (w_n = z_n) when it has its reports, and then starts the next. With `first` equal
+to `servers` nobody is left behind. A Sync-cloud needs none of this: it is one server with a QuotaSampler, which waits
+for every group. In the mean form with eta_z = 1 (plain averaging) w_n cancels and servers never learn of each other:
+give the server's optimiser a rate below 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedlit.errors import require
+from fedlit.keys import Purpose, generator
+from fedlit.recorded import Recorded
+
+Matrix = np.ndarray
+
+
+class Mixing(Recorded):
+    """How servers that step together mix their models."""
+
+    def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
+        """(servers, servers), doubly stochastic: row n says what becomes of server n's model."""
+        raise NotImplementedError
+
+    def check(self, servers: int, first: int) -> None:
+        """Raise ConfigError where it cannot serve so many servers, `first` of which step together."""
+
+
+class Complete(Mixing):
+    """Everyone's mean: a_nm = 1/B."""
+
+    def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
+        """All the same."""
+        return np.full((len(servers), len(servers)), 1 / len(servers))
+
+
+class Ring(Mixing):
+    """A third each of the two neighbours and itself, around a ring of those who step, in the order of their ids."""
+
+    def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
+        """A circulant matrix; two servers take their mean."""
+        count = len(servers)
+        if count < 3:
+            return Complete().matrix(servers, seed, event)
+        one = np.eye(count)
+        return (one + np.roll(one, 1, axis=1) + np.roll(one, -1, axis=1)) / 3
+
+
+@dataclass
+class RandomPairs(Mixing):
+    """A random graph, drawn anew for every event: each pair is joined with a probability (Metropolis weights).
+
+    Args:
+        probability: that two servers that step together exchange their models.
+    """
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        require(
+            0 < self.probability <= 1, f"RandomPairs.probability is {self.probability}; give a number above 0, up to 1."
+        )
+
+    def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
+        """a_nm = 1 / (1 + the larger number of neighbours) for joined pairs; what is left stays."""
+        rng, count = generator(seed, Purpose.MIXING, round=event), len(servers)
+        joined = np.triu(rng.random((count, count)) < self.probability, 1)
+        joined = joined | joined.T
+        neighbours = joined.sum(axis=1)
+        weights = joined / (1 + np.maximum(neighbours[:, None], neighbours[None, :]))
+        return np.asarray(weights + np.diag(1 - weights.sum(axis=1)))
+
+
+class Given(Mixing):
+    """Matrices of your own, one after the other in turn; all servers must step together.
+
+    Args:
+        matrices: each (servers, servers), a list of rows that sum to 1, as do the columns.
+    """
+
+    def __init__(self, matrices: list[list[list[float]]]) -> None:
+        self.matrices = matrices
+        for matrix in matrices:
+            check_doubly_stochastic(np.array(matrix, dtype=np.float64))
+        require(len(matrices) > 0, "Given.matrices is empty. Give one matrix or more.")
+        require(connects(matrices), "Given.matrices never connect all servers, so they never agree. Add a link.")
+
+    def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
+        """The next in turn."""
+        return np.array(self.matrices[event % len(self.matrices)], dtype=np.float64)
+
+    def check(self, servers: int, first: int) -> None:
+        """One row and column for each server, all of which step."""
+        sizes = {len(matrix) for matrix in self.matrices}
+        require(
+            sizes == {servers} and first == servers,
+            f"Given.matrices have {sorted(sizes)} rows, trainer.cloud.servers is {servers} and first is {first}; all "
+            "three must be the same: a matrix of your own mixes all servers.",
+        )
+
+
+def check_doubly_stochastic(matrix: Matrix) -> None:
+    """Rows and columns sum to 1 and nothing is below 0: then mixing keeps the mean of the models."""
+    square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
+    fair = square and bool(np.isfinite(matrix).all()) and bool((matrix >= 0).all())
+    sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)]) if fair else np.zeros(1)
+    require(
+        fair and bool(np.allclose(sums, 1, rtol=0, atol=1e-9)),
+        f"A mixing matrix is not doubly stochastic: {matrix.tolist()}. It must be square and not negative, and every "
+        "row and every column must sum to 1; then mixing keeps the mean of the servers' models.",
+    )
+
+
+def connects(matrices: Sequence[Sequence[Sequence[float]]]) -> bool:
+    """Whether every server's model reaches every other in some order of these matrices."""
+    links = sum((np.array(matrix) > 0).astype(int) for matrix in matrices)
+    reach = np.linalg.matrix_power((np.asarray(links) > 0).astype(float) + np.eye(len(matrices[0])), len(matrices[0]))
+    return bool((reach > 0).all())
+
+
+@dataclass(frozen=True)
+class Cloud(Recorded):
+    """Several servers.
+
+    Args:
+        servers: N: how many.
+        first: B: how many step together, those that have their reports first; all unless given.
+        protocol: whether the others wait with their reports (async), or step alone (rigorous, appendix A).
+        mixing: how those that step together mix their models; their mean unless given.
+        iterations: K_z: how often they mix and step in a round.
+        assign: which clients belong to which server: in blocks, at random, by the data's groups, or a list with the
+            server of every client.
+    """
+
+    servers: int = 10
+    first: int | None = None
+    protocol: Literal["async", "rigorous"] = "async"
+    mixing: Mixing = Complete()
+    iterations: int = 1
+    assign: Literal["blocks", "random", "groups"] | list[int] = "blocks"
+
+    def __post_init__(self) -> None:
+        require(self.servers >= 1, f"trainer.cloud.servers is {self.servers}; give 1 or more.")
+        require(
+            self.first is None or 1 <= self.first <= self.servers,
+            f"trainer.cloud.first is {self.first}, but there are {self.servers} servers. Give 1 to {self.servers}.",
+        )
+        require(self.iterations >= 1, f"trainer.cloud.iterations is {self.iterations}; give 1 or more.")
+        self.mixing.check(self.servers, self.together)
+
+    @property
+    def together(self) -> int:
+        """B."""
+        return self.servers if self.first is None else self.first
+
+    def clients_of(self, population: int, groups: Sequence[str], seed: int) -> list[np.ndarray]:
+        """The ids of each server's clients, in order."""
+        if isinstance(self.assign, list):
+            return self._listed(population)
+        if self.assign == "groups":
+            return self._by_groups(groups)
+        ids = np.arange(population)
+        if self.assign == "random":
+            ids = generator(seed, Purpose.ASSIGN).permutation(ids)
+        require(
+            population >= self.servers,
+            f"trainer.cloud.servers is {self.servers}, but there are {population} clients: a server would have none. "
+            f"Give {population} servers or fewer.",
+        )
+        return [np.sort(block) for block in np.array_split(ids, self.servers)]
+
+    def _listed(self, population: int) -> list[np.ndarray]:
+        owners = np.array(self.assign)
+        require(
+            len(owners) == population and set(owners.tolist()) == set(range(self.servers)),
+            f"trainer.cloud.assign names {len(owners)} clients and the servers {sorted(set(owners.tolist()))[:5]}…; it "
+            f"needs one number for each of {population} clients, and every server from 0 to {self.servers - 1} in it.",
+        )
+        return [np.flatnonzero(owners == server) for server in range(self.servers)]
+
+    def _by_groups(self, groups: Sequence[str]) -> list[np.ndarray]:
+        names = sorted(set(groups))
+        require(
+            len(names) == self.servers,
+            f"trainer.cloud.assign is 'groups', but the data have {len(names)} groups ({', '.join(names[:5])}) and "
+            f"trainer.cloud.servers is {self.servers}. Set it to {len(names)}, or assign in blocks.",
+        )
+        return [np.array([k for k, group in enumerate(groups) if group == name]) for name in names]

@@ -1,0 +1,291 @@
+"""Many servers on a clock: against an oracle that was written from the paper alone, and the laws of the protocols."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedlit import (
+    Client,
+    Clock,
+    Cloud,
+    Constant,
+    Exponential,
+    FedAvg,
+    FedBCD,
+    FedBCDI,
+    FederatedTrainer,
+    Given,
+    Latency,
+    QuotaSampler,
+    RandomPairs,
+    Ring,
+    ServerCallback,
+)
+from fedlit.conformance.entries import ENTRIES
+from fedlit.conformance.problem import LOCAL as CONFORMANCE_LOCAL
+from fedlit.conformance.problem import new_trainer, tiny_data
+from fedlit.conformance.problem import tiny_net as conformance_net
+from fedlit.errors import ConfigError
+from fedlit.keys import Purpose, generator
+from fedlit.server.cloud import Complete, Mixing, check_doubly_stochastic
+from fedlit.server.optimizers import SGD
+from tests.algorithms.test_oracles import BATCH, Problem
+from tests.oracles import clouds as oracle
+from tests.problems import run, tiny_net
+
+SIZES = (7, 12, 16, 9, 11, 23, 8, 14, 10, 19, 13, 15)
+"""Twelve clients: three servers with four each."""
+SERVERS, ACTIVE, EVENTS = 3, 2, 5
+CLOCK = Clock(Latency(arrival=Exponential(2.0), compute=Exponential(1.0)))
+BLOCKS: dict[str, Any] = {"extrapolation": 0.7, "box": 0.6, "server_lr": 0.5}
+
+
+class Watch(ServerCallback):
+    """Every event: when, who, and all servers' models and clients' rows."""
+
+    decides = False
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        federation, states = trainer.loop.federation, trainer.loop.states
+        self.events.append(
+            {
+                "time": federation.time,
+                "z": [theta(server.z) for server in federation.servers],
+                "rounds": [server.rounds for server in federation.servers],
+                "x": {
+                    k: theta(rows_of(states, k, "local")) for k in states.touched if states.keeps("local.linear.bias")
+                },
+                "x_prev": {k: theta(rows_of(states, k, "memory")) for k in states.touched if keeps_memory(states)},
+            }
+        )
+
+
+def keeps_memory(states: Any) -> bool:
+    return bool(states.keeps("memory.linear.bias"))
+
+
+def rows_of(states: Any, client: int, kind: str) -> dict[str, Tensor]:
+    return {name: states.row(f"{kind}.{name}", client) for name in ("linear.weight", "linear.bias")}
+
+
+def theta(model: dict[str, Tensor]) -> np.ndarray:
+    """[W | b]."""
+    return np.concatenate([model["linear.weight"].numpy(), model["linear.bias"].numpy()[:, None]], axis=1).copy()
+
+
+def blocks_of(clients: int, servers: int) -> list[list[int]]:
+    return [block.tolist() for block in np.array_split(np.arange(clients), servers)]
+
+
+def draws(problem: Problem, servers: list[list[int]], client: Client, rounds: int, algorithm: str) -> list[list[Any]]:
+    """What the run draws, for the oracle: cohorts by arrival, K_i, batches, latencies, by each server's own rounds."""
+    drawn = []
+    for own in servers:
+        rows = []
+        for r in range(rounds):
+            arrival = dict(zip(own, CLOCK.latency.arrivals(0, r, own).tolist(), strict=True))
+            order = oracle.earliest(arrival, len(own))
+            active, offline = sorted(order[:ACTIVE]), sorted(order[:3])
+            trains = offline if algorithm == "fedbcd_i" else active
+            if algorithm == "fedavg":
+                work = {k: int(client.planned_steps(np.array([len(problem.rows[k])]))[0]) for k in trains}
+            else:
+                work = {k: int(generator(0, Purpose.WORK, round=r, client=k).integers(1, 6)) for k in trains}
+            process = dict(zip(trains, CLOCK.latency.compute.draw(0, Purpose.COMPUTE, r, trains).tolist(), strict=True))
+            rows.append(
+                oracle.Draw(
+                    active=active,
+                    batches={k: problem.batches(k, r, steps=work[k]) for k in trains},
+                    steps=work,
+                    offline=offline if algorithm == "fedbcd_i" else None,
+                    arrival=arrival,
+                    process=process,
+                )
+            )
+        drawn.append(rows)
+    return drawn
+
+
+def client_of(algorithm: str) -> Client:
+    local: dict[str, Any] = {"lr": 0.05, "batch_size": BATCH}
+    if algorithm == "fedbcd":
+        return FedBCD(tiny_net(), prox=0.8, **BLOCKS, **local)
+    if algorithm == "fedbcd_i":
+        return FedBCDI(tiny_net(), prox=0.3, offline_clients=3, offline_rounds=2, **BLOCKS, **local)
+    return FedAvg(tiny_net(), local_epochs=2, **local)
+
+
+def rule_of(algorithm: str, k_z: int) -> oracle.Rule:
+    if algorithm == "fedbcd":
+        return oracle.Rule("fedbcd", 0.05, 0.5, gamma=0.8, zeta=0.7, box=0.6, k_z=k_z)
+    if algorithm == "fedbcd_i":
+        return oracle.Rule("fedbcd_i", 0.05, 0.5, gamma=0.3, zeta=0.7, box=0.6, k_z=k_z, cap=2)
+    return oracle.Rule("fedavg", 0.05, 0.4, k_z=k_z)
+
+
+def traced(algorithm: str, protocol: str, first: int, k_z: int, engine: str) -> tuple[list[Any], list[Any]]:
+    """What fedlit does in every event, and what the oracle does."""
+    problem, watch, client = Problem(SIZES), Watch(), client_of(algorithm)
+    servers = blocks_of(len(SIZES), SERVERS)
+    options: dict[str, Any] = {"engine": engine} | ({"compiled": False, "lanes": 2} if engine == "vectorized" else {})
+    events = EVENTS if protocol == "async" else 12
+    run(
+        client,
+        problem.data,
+        rounds=events,
+        clients_per_round=ACTIVE,
+        sampler="earliest",
+        clock=CLOCK,
+        cloud=Cloud(servers=SERVERS, first=first, protocol=protocol, iterations=k_z),  # type: ignore[arg-type]
+        server_optimizer=SGD(lr=0.4) if algorithm == "fedavg" else "SGD",
+        callbacks=[watch],
+        eval_every=100,
+        **options,
+    )
+    given = draws(problem, servers, client, events + 1, algorithm)
+    start = theta(tiny_net().state_dict())
+    z0 = (start[:, :-1], start[:, -1])
+    if protocol == "async":
+        trace = oracle.async_cloud(problem.given, servers, z0, given, rule_of(algorithm, k_z), first, events)
+    else:
+        trace = oracle.rigorous_cloud(problem.given, servers, z0, given, rule_of(algorithm, k_z), first, events)
+    return watch.events, trace[:events]
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("k_z", [1, 2])
+@pytest.mark.parametrize(("protocol", "first"), [("async", 2), ("async", 3), ("rigorous", 2)])
+@pytest.mark.parametrize("algorithm", ["fedbcd", "fedbcd_i", "fedavg"])
+def test_every_event_matches_the_oracle(algorithm: str, protocol: str, first: int, k_z: int, engine: str) -> None:
+    ours, theirs = traced(algorithm, protocol, first, k_z, engine)
+    assert len(ours) == len(theirs)
+    for event, truth in zip(ours, theirs, strict=True):
+        assert event["time"] == pytest.approx(truth.time, abs=1e-10)
+        assert tuple(event["rounds"]) == truth.rounds
+        np.testing.assert_allclose(np.stack(event["z"]), truth.z, rtol=0, atol=1e-10)
+        for client, x in event["x"].items():
+            if algorithm != "fedavg":
+                np.testing.assert_allclose(x, truth.x[client], rtol=0, atol=1e-10)
+                np.testing.assert_allclose(event["x_prev"][client], truth.x_prev[client], rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in ENTRIES if name != "centralised"])
+def test_one_server_is_the_flat_algorithm_bit_for_bit(name: str) -> None:
+    entry, found = ENTRIES[name], []
+    for cloud in (None, Cloud(servers=1)):
+        trainer = new_trainer(rounds=3, clients_per_round=3, engine="sequential", cloud=cloud, **entry.trainer)
+        trainer.fit(entry.make(conformance_net(), **CONFORMANCE_LOCAL), datamodule=tiny_data())
+        found.append({**trainer.loop.server.z, **trainer.loop.states.state_dict()["rows"]})
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(value, found[1][key]) for key, value in found[0].items())
+
+
+@pytest.mark.parametrize("mixing", [Complete(), Ring(), RandomPairs(0.6)])
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_mixing_keeps_the_mean(mixing: Mixing, count: int) -> None:
+    for event in range(5):
+        matrix = mixing.matrix(range(count), 0, event)
+        check_doubly_stochastic(matrix)
+        models = np.random.default_rng(event).normal(size=(count, 5))
+        np.testing.assert_allclose((matrix @ models).mean(0), models.mean(0), atol=1e-12)
+
+
+def cloud_run(data: Any, folder: Path | None = None, rounds: int = 6, **options: Any) -> FederatedTrainer:
+    """FedBCD under the Async-cloud, as a run that can be resumed."""
+    common: dict[str, Any] = {
+        "clients_per_round": ACTIVE,
+        "sampler": "earliest",
+        "clock": CLOCK,
+        "cloud": Cloud(servers=SERVERS, first=2),
+        "checkpoint_every": 1,
+        "run": folder,
+    }
+    return run(client_of("fedbcd"), data, rounds=rounds, **(common | options))
+
+
+@pytest.mark.parametrize("protocol", ["async", "rigorous"])
+@pytest.mark.parametrize("stop", [1, 2, 4])
+def test_a_cloud_is_resumed_to_the_same_bits_with_its_clock(tmp_path: Path, protocol: Any, stop: int) -> None:
+    data, cloud = Problem(SIZES).data, Cloud(servers=SERVERS, first=2, protocol=protocol)
+    whole = cloud_run(data, cloud=cloud)
+    cloud_run(data, tmp_path, rounds=stop, cloud=cloud)
+    resumed = cloud_run(data, tmp_path, cloud=cloud, resume=True)
+    a, b = (trainer.loop.federation.state_dict() for trainer in (whole, resumed))
+    assert a["time"] == b["time"]
+    for one, other in zip(a["servers"], b["servers"], strict=True):
+        assert (one["rounds"], one["started"]) == (other["rounds"], other["started"])
+        assert all(torch.equal(value, other["model"][name]) for name, value in one["model"].items())
+    rows, again = (trainer.loop.states.state_dict()["rows"] for trainer in (whole, resumed))
+    assert all(torch.equal(value, again[name]) for name, value in rows.items())
+
+
+def test_time_and_consensus_are_measured() -> None:
+    trainer = cloud_run(Problem(SIZES).data)
+    rows = trainer.loop.history.rows
+    times = [row["time/sim_s"] for row in rows]
+    assert times[0] == 0
+    assert times == sorted(times)
+    assert times[-1] > 0
+    assert rows[0]["cloud/consensus"] == pytest.approx(0, abs=1e-12)
+    assert rows[-1]["cloud/consensus"] > 0
+
+
+def test_a_sync_cloud_is_one_server_with_a_quota_of_every_group() -> None:
+    trainer = cloud_run(Problem(SIZES).data, cloud=None, sampler=QuotaSampler(groups=SERVERS))
+    assert len(trainer.loop.federation.servers) == 1
+    taken = trainer.loop.gathering.select(trainer.loop.server).report
+    assert [sum(client // 4 == group for client in taken) for group in range(SERVERS)] == [ACTIVE] * SERVERS
+
+
+def test_a_flat_round_lasts_as_long_as_its_slowest_client() -> None:
+    clock = Clock(Latency(arrival=Constant(2.0), compute=Constant(0.5), per="round"))
+    trainer = run(client_of("fedavg"), Problem(SIZES).data, clock=clock, rounds=3)
+    assert [row["time/sim_s"] for row in trainer.loop.history.rows] == pytest.approx([0.0, 2.5, 5.0, 7.5])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cloud": {"servers": 3, "first": 4}}, "first is 4, but there are 3 servers"),
+        ({"cloud": {"servers": 13}}, "a server would have none"),
+        ({"cloud": {"servers": 3, "first": 2}, "clock": None, "sampler": "uniform"}, "no trainer.clock"),
+        ({"cloud": None, "clock": None}, "trainer.clock is not given"),
+        ({"cloud": {"servers": 2, "assign": [0] * 12}}, "every server"),
+        ({"cloud": {"servers": 2, "assign": "groups"}}, "groups"),
+        ({"clients_per_round": 5}, "clients_per_round is 5"),
+        ({"sampler": QuotaSampler(groups=3), "cloud": None, "clients_per_round": 5}, "clients_per_round is 5"),
+        ({"clock": Clock(CLOCK.latency, deadline=3.0)}, "counts the model of every client"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_any_training(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        cloud_run(
+            Problem(SIZES).data,
+            **options | ({"cloud": Cloud(**options["cloud"])} if isinstance(options.get("cloud"), dict) else {}),
+        )
+
+
+@pytest.mark.parametrize(
+    ("matrices", "words"),
+    [
+        ([[[0.5, 0.5], [0.6, 0.4]]], "doubly stochastic"),
+        ([[[1.5, -0.5], [-0.5, 1.5]]], "doubly stochastic"),
+        ([[[1.0, 0.0], [0.0, 1.0]]], "never connect"),
+        ([], "empty"),
+    ],
+)
+def test_matrices_that_do_not_mix_are_refused(matrices: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Given(matrices)
+
+
+def test_matrices_of_ones_own_need_all_servers() -> None:
+    with pytest.raises(ConfigError, match="all three must be the same"):
+        Cloud(servers=3, first=2, mixing=Given([[[0.5, 0.5], [0.5, 0.5]]]))
