@@ -84,6 +84,8 @@ class RunCheckpoint(Checkpoint):
         if self.saved_round == loop.rounds_done:
             return
         self.folder.flush_clients()
+        if loop.server_history.columns:
+            self.folder.write_servers(loop.server_history.table())
         self.folder.rotate_checkpoint(lambda path: trainer.save_checkpoint(path, weights_only=False))
         if loop.best.round is not None and loop.best.round != self.saved_best:
             write_tensors(self.folder, self.folder.best, loop.best.state_dict())

@@ -53,6 +53,8 @@ class Federation:
         """Simulated seconds of the last event."""
         self.formed = 0
         """Rounds of the rigorous protocol whose first B servers have stepped."""
+        self.staleness = 0.0
+        """Rounds of the run since the servers of the last event had stepped before, as a mean."""
         self._waiting: dict[int, Cohort] = {}
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
@@ -105,14 +107,16 @@ class Federation:
         for server, model in zip(event.servers, mixed, strict=True):
             server.load_model(model)
 
-    def count(self, event: Event) -> None:
+    def count(self, event: Event, number: int) -> None:
         """The event is over: its servers begin their next rounds, all at that moment."""
+        self.staleness = float(np.mean([number - server.stepped for server in event.servers]))
         self.time = event.time
         if self.cloud is not None and len(event.servers) == self.cloud.together:
             self.formed += event.servers[0].rounds == self.formed
         for server in event.servers:
+            server.waited += event.time - self.finish(server)
             server.rounds += 1
-            server.started = event.time
+            server.started, server.stepped = event.time, number
             del self._waiting[server.id]
 
     # ---- all servers -------------------------------------------------------------------------------------------------
@@ -133,6 +137,35 @@ class Federation:
     @property
     def _alike(self) -> np.ndarray:
         return np.full(len(self.servers), 1 / len(self.servers))
+
+    def metrics(self) -> dict[str, float]:
+        """How far apart the servers are, how old what they bring is, and how much of their time they wait."""
+        waiting = float(np.mean([server.waited for server in self.servers])) / self.time if self.time else 0.0
+        return {
+            "cloud/consensus": float(np.mean(self.distances)),
+            "cloud/staleness": self.staleness,
+            "cloud/waiting": waiting,
+        }
+
+    def records(self, event: Event | None) -> dict[str, list[Any]]:
+        """One row a server, before its clock moves on: the round that it is in, or that ends with this event."""
+        now = self.time if event is None else event.time
+        due = [] if event is None else event.servers
+        finish = [self.finish(server) if server.id in self._waiting else now for server in self.servers]
+        return {
+            "server": [server.id for server in self.servers],
+            "time_s": [now] * len(self.servers),
+            "rounds": [server.rounds + (server in due) for server in self.servers],
+            "start_s": [server.started for server in self.servers],
+            "finish_s": finish,
+            "waited_s": [max(0.0, now - end) for end in finish],
+            "distance": self.distances,
+            "clients": [self._reporting(server) for server in self.servers],
+            "stepped": [server in due for server in self.servers],
+        }
+
+    def _reporting(self, server: Server) -> int:
+        return int(self._waiting[server.id].reports.sum()) if server.id in self._waiting else 0
 
     def server_of(self, client: int) -> Server:
         """The server that a client belongs to."""

@@ -204,6 +204,31 @@ class History:
             self.add(round, dict(zip(self.columns, values, strict=True)))
 
 
+class ServerHistory:
+    """The rows of servers.parquet: one for each server of a cloud and evaluated round; in every checkpoint."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, list[float]] = {}
+
+    def append(self, records: dict[str, list[Any]]) -> None:
+        """The rows of one round, as columns."""
+        for name, values in records.items():
+            self.columns.setdefault(name, []).extend(float(value) for value in values)
+
+    def table(self) -> dict[str, np.ndarray]:
+        """As columns of their types."""
+        whole = {"round": "int64", "server": "int64", "rounds": "int64", "clients": "int64", "stepped": "bool"}
+        return {name: np.array(values, whole.get(name, "float64")) for name, values in self.columns.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors only."""
+        return {name: torch.tensor(values, dtype=torch.float64) for name, values in self.columns.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        self.columns = {name: values.tolist() for name, values in state.items()}
+
+
 @dataclass
 class Best:
     """The server's model of the round with the best validation accuracy; never chosen on test data."""

@@ -32,7 +32,7 @@ from fedlit.errors import located
 from fedlit.evaluate import CHUNK, threads
 from fedlit.federation import Event, Federation
 from fedlit.gathering import Gathering, RoundOptions
-from fedlit.history import Best, History, round_columns, round_metrics
+from fedlit.history import Best, History, ServerHistory, round_columns, round_metrics
 from fedlit.measuring import MeasureOptions, Measuring
 from fedlit.params import Params, load, with_prefix
 from fedlit.run import RunFolder
@@ -78,6 +78,7 @@ class FederatedLoop(_FitLoop):
         self.in_round = False
         self.states = ClientStates()
         self.history = History()
+        self.server_history = ServerHistory()
         self.best = Best()
         self.first_risk: float | None = None
         self.choice: Choice | None = None
@@ -137,10 +138,11 @@ class FederatedLoop(_FitLoop):
         self.keep(cohorts)
         for server, cohort in zip(event.servers, cohorts, strict=True):
             self.call(server, "on_server_step_end", cohort)
-        self.federation.count(event)
+        servers = self.federation.records(event) if self.options.cloud is not None else {}
+        self.federation.count(event, number)
         joined = joined.weighed(cohorts)
         values, records = self.measure(joined, started, trained)
-        self.commit(number, values, records)
+        self.commit(number, values, records, servers)
         return values
 
     def send(self, server: Server, cohort: Cohort) -> None:
@@ -245,9 +247,14 @@ class FederatedLoop(_FitLoop):
     def federation_metrics(self) -> dict[str, float]:
         """Simulated time, and how far apart the servers are."""
         values = {} if self.options.clock is None else {"time/sim_s": self.federation.time}
-        if self.options.cloud is not None:
-            values["cloud/consensus"] = float(np.mean(self.federation.distances))
-        return values
+        return values if self.options.cloud is None else values | self.federation.metrics()
+
+    def server_accuracies(self) -> list[float]:
+        """Of every server's model on the pooled test."""
+        assert self.choice is not None
+        rows, evaluator = self.data.global_test, self.measuring.evaluator
+        with threads(self.choice.evaluation_threads):
+            return [evaluator.sums(server.measured, rows)[0] / len(rows) for server in self.federation.servers]
 
     def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
@@ -257,8 +264,16 @@ class FederatedLoop(_FitLoop):
         values |= measured
         return records
 
-    def commit(self, number: int, values: dict[str, float], records: dict[str, Any] | None) -> None:
+    def commit(
+        self,
+        number: int,
+        values: dict[str, float],
+        records: dict[str, Any] | None,
+        servers: dict[str, list[Any]] | None = None,
+    ) -> None:
         """The round counts. What can fail comes first; the rest is not interrupted, not even by a second Ctrl-C."""
+        if servers and records is not None:
+            servers |= {"round": [number] * len(servers["server"]), "acc": self.server_accuracies()}
         if self.folder is not None:
             if records is not None:
                 self.folder.append_clients(number, records)
@@ -267,6 +282,8 @@ class FederatedLoop(_FitLoop):
             self.show_model()
             self.states.commit()
             self.history.add(number, values)
+            if servers and records is not None:
+                self.server_history.append(servers)
             self.best.offer(number, values, self.client.net.state_dict())
             self.rounds_done = number
             self._count_rounds()
@@ -385,7 +402,7 @@ class FederatedLoop(_FitLoop):
         self.history.columns = [
             *round_columns(client, self.measuring.parts),
             *(["time/sim_s"] if options.clock is not None else []),
-            *(["cloud/consensus"] if options.cloud is not None else []),
+            *(self.federation.metrics() if options.cloud is not None else []),
             *(name for callback in self.server.callbacks for name in callback.metrics),
         ]
         if self.folder is not None:
@@ -446,6 +463,7 @@ class FederatedLoop(_FitLoop):
             "federation": self.federation.state_dict(),
             "clients": self.states.state_dict(),
             "history": self.history.state_dict(),
+            "servers": self.server_history.state_dict(),
             "best": self.best.state_dict(),
             "first_risk": self.first_risk,
             "initial": self.server.initial if self.uses_initial else {},
@@ -462,6 +480,7 @@ class FederatedLoop(_FitLoop):
             server.initial = state_dict["initial"] or server.initial
         self.states.load_state_dict(state_dict["clients"])
         self.history.load_state_dict(state_dict["history"])
+        self.server_history.load_state_dict(state_dict["servers"])
         self.best.load_state_dict(state_dict["best"])
         self.first_risk = state_dict["first_risk"]
         # A run that a callback ended early is finished, unless more rounds are asked for than it was given.

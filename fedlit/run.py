@@ -52,6 +52,7 @@ class RunFolder:
         self.metrics = path / "metrics.csv"
         self.clients_dir = path / "clients"
         self.clients = path / "clients.parquet"
+        self.servers = path / "servers.parquet"
         self.summary = path / "summary.json"
         self.partition = path / "partition.json"
         self.partition_picture = path / "partition.png"
@@ -102,7 +103,9 @@ class RunFolder:
         with _explained(self.path):
             _remove(self.last, self.previous, self.best)
             self.drop_clients_after(-1)
-            _remove(self.metrics, self.summary, self.partition, self.partition_picture, self.log, self.config)
+            _remove(
+                self.metrics, self.servers, self.summary, self.partition, self.partition_picture, self.log, self.config
+            )
 
     # whole files
 
@@ -218,6 +221,12 @@ class RunFolder:
         self.flush_clients()
         if _parts(self.clients_dir):
             self._write_table(self.clients, _read_parts(self.clients_dir))
+
+    def write_servers(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Write servers.parquet anew: its rows are few, and every checkpoint holds them."""
+        import pyarrow
+
+        self._write_table(self.servers, pyarrow.table(dict(columns)))
 
     def close(self) -> None:
         """Close metrics.csv; client records that were not flushed belong to no checkpoint and are not written."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 from torch import Tensor
 
 from fedlit import (
@@ -220,7 +221,7 @@ def test_a_cloud_is_resumed_to_the_same_bits_with_its_clock(tmp_path: Path, prot
     a, b = (trainer.loop.federation.state_dict() for trainer in (whole, resumed))
     assert a["time"] == b["time"]
     for one, other in zip(a["servers"], b["servers"], strict=True):
-        assert (one["rounds"], one["started"]) == (other["rounds"], other["started"])
+        assert one["clock"] == other["clock"]
         assert all(torch.equal(value, other["model"][name]) for name, value in one["model"].items())
     rows, again = (trainer.loop.states.state_dict()["rows"] for trainer in (whole, resumed))
     assert all(torch.equal(value, again[name]) for name, value in rows.items())
@@ -235,6 +236,18 @@ def test_time_and_consensus_are_measured() -> None:
     assert times[-1] > 0
     assert rows[0]["cloud/consensus"] == pytest.approx(0, abs=1e-12)
     assert rows[-1]["cloud/consensus"] > 0
+
+
+def test_servers_are_recorded_and_their_waiting_adds_up(tmp_path: Path) -> None:
+    trainer = cloud_run(Problem(SIZES).data, tmp_path)
+    rows = parquet.read_table(tmp_path / "servers.parquet").to_pylist()
+    assert len(rows) == 6 * SERVERS
+    assert all(row["finish_s"] >= row["start_s"] for row in rows)
+    for server in trainer.loop.federation.servers:
+        own = [row for row in rows if row["server"] == server.id and row["stepped"]]
+        assert len(own) == server.rounds
+        assert sum(row["waited_s"] for row in own) == pytest.approx(server.waited, abs=1e-12)
+    assert 0 <= trainer.loop.history.rows[-1]["cloud/waiting"] < 1
 
 
 def test_a_sync_cloud_is_one_server_with_a_quota_of_every_group() -> None:

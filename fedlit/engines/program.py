@@ -162,7 +162,9 @@ class LocalProgram:
         assert weights is not None
         if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
             batches = self.batches(store, index[0], weights[0])
-            return self.update(carried, context, batches, None if number is None else number[0], lr)
+            moved = self.update(carried, context, batches, None if number is None else number[0], lr)
+            given = {id(value) for value in carried.values()}  # the loop's operator refuses an input as its output
+            return {name: value.clone() if id(value) in given else value for name, value in moved.items()}
         batches = self.batches(store, index, weights)
         lanes_of = (0, 0, 0, None if number is None else 0, None)
         moved = vmap(self.update, in_dims=lanes_of)(carried, context, batches, number, lr)

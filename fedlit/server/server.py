@@ -22,8 +22,7 @@ class Snapshot:
     """What a server was before a round."""
 
     model: Params
-    rounds: int
-    started: float
+    clock: dict[str, Any]
     optimizer: dict[str, Any]
     callbacks: list[dict[str, Any]]
 
@@ -59,6 +58,10 @@ class Server:
         """Steps that it has taken: the key of its draws."""
         self.started = 0.0
         """Simulated seconds at which its current round began."""
+        self.waited = 0.0
+        """Simulated seconds that it has had its reports and waited for other servers."""
+        self.stepped = 0
+        """Number of the round of the run in which it last stepped."""
         self.params = {name: nn.Parameter(value) for name, value in clone(dict(net.named_parameters())).items()}
         self.buffers = clone(dict(net.named_buffers()))
         self.initial = clone(self.params)
@@ -116,12 +119,12 @@ class Server:
     def snapshot(self) -> Snapshot:
         """What `restore` needs to undo a round."""
         kept = [deepcopy(callback.state_dict()) for callback in self.callbacks]
-        return Snapshot(clone(self.model), self.rounds, self.started, deepcopy(self.optimizer.state_dict()), kept)
+        return Snapshot(clone(self.model), self.clock, deepcopy(self.optimizer.state_dict()), kept)
 
     def restore(self, before: Snapshot) -> None:
         """Back to the end of the last finished round."""
         self.load_model(before.model)
-        self.rounds, self.started = before.rounds, before.started
+        vars(self).update(before.clock)
         self.optimizer.load_state_dict(before.optimizer)
         for callback, state in zip(self.callbacks, before.callbacks, strict=True):
             if state:
@@ -136,11 +139,16 @@ class Server:
     def state_dict(self) -> dict[str, Any]:
         """z and its clock; Lightning saves the optimiser, and the first server's callbacks, which are the trainer's."""
         kept = [callback.state_dict() for callback in self.callbacks] if self.id else []
-        return {"model": clone(self.model), "rounds": self.rounds, "started": self.started, "callbacks": kept}
+        return {"model": clone(self.model), "clock": self.clock, "callbacks": kept}
+
+    @property
+    def clock(self) -> dict[str, Any]:
+        """Its counters and times."""
+        return {name: getattr(self, name) for name in ("rounds", "started", "waited", "stepped")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse."""
         self.load_model(state["model"])
-        self.rounds, self.started = state["rounds"], state["started"]
+        vars(self).update(state["clock"])
         for callback, kept in zip(self.callbacks, state["callbacks"], strict=bool(self.id)):
             callback.load_state_dict(kept)
