@@ -13,15 +13,12 @@ printed rate); K_i counts mini-batch steps (`local_unit: epoch`). Kept per clien
 
 from typing import Any, Literal
 
-import numpy as np
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
-from fedlit.keys import GeneratorOf
-from fedlit.local import ExtrapolatedSGD
 from fedlit.params import Params, scale, subtract
 from fedlit.server.base import ServerCallback
 from fedlit.states import INITIAL, StateSpec
@@ -34,13 +31,13 @@ class FedBCD(Client):
     Args:
         net: the network that is trained.
         prox: γ: how firmly a client's model is pulled towards the server's.
-        extrapolation: ζ: momentum of the local steps, kept between rounds.
-        box: every number of a client's model is clipped to [-box, box]; none projects on nothing.
         server_lr: η_z: the server's step.
         server_sum: the server's sum over its clients divided by the sum of γ (mean), or as printed (sum).
+        optimizer: of the local steps: aspg, or sgd, which needs extrapolation 0 and no box.
+        extrapolation: ζ: momentum of the local steps, kept between rounds.
+        box: every number of a client's model is clipped to [-box, box]; none projects on nothing.
         most_steps: K_i is drawn from 1 to this.
-        local_unit: whether K_i counts mini-batch steps or epochs.
-        local: the local options of fedlit.client.Client but for momentum, weight_decay and clip.
+        local: the other local options of fedlit.client.Client; momentum, weight_decay and clip are for sgd.
     """
 
     def __init__(
@@ -48,57 +45,30 @@ class FedBCD(Client):
         net: nn.Module,
         *,
         prox: float = 1.0,
-        extrapolation: float = 0.9,
-        box: float | None = 2.0,
         server_lr: float = 0.5,
         server_sum: Literal["mean", "sum"] = "mean",
-        most_steps: int = 5,
-        local_unit: Literal["step", "epoch"] = "step",
+        optimizer: Literal["sgd", "aspg"] = "aspg",
+        extrapolation: float = 0.9,
+        box: float | None = 2.0,
+        most_steps: int | None = 5,
         **local: Any,
     ) -> None:
-        super().__init__(net, **local)
+        super().__init__(net, optimizer=optimizer, extrapolation=extrapolation, box=box, most_steps=most_steps, **local)
         self.keep_optimizer = True  # x_prev
-        require(
-            not (self.momentum or self.weight_decay or self.clip),
-            "FedBCD's local steps extrapolate and project; momentum, weight_decay and clip are not part of them. Leave "
-            "them out, and set extrapolation and box.",
-        )
         require(prox >= 0 and (prox > 0 or server_sum == "sum"), f"model.prox is {prox}; the mean form divides by it.")
-        require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
-        require(box is None or box > 0, f"model.box is {box}; give a number above 0, or none.")
         require(server_lr > 0, f"model.server_lr is {server_lr}; give a number above 0.")
-        require(
-            local_unit == "step" or self.local_steps is None,
-            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
-        )
-        require(most_steps >= 1, f"model.most_steps is {most_steps}; give 1 or more.")
         self.prox = prox
-        self.extrapolation = extrapolation
-        self.box = box
         self.server_lr = server_lr
         self.server_sum = server_sum
-        self.most_steps = most_steps
-        self.local_unit = local_unit
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
         """f_i(x) + γ/2 |x - z|²."""
         task = self.task_loss(batch)
         return {"loss": task + self.prox / 2 * self.distance_to_global(), "task": task}
 
-    def local_optimizer(self) -> ExtrapolatedSGD:
-        """ASPG."""
-        return ExtrapolatedSGD(self.extrapolation, self.box)
-
     def phases(self) -> list[Phase]:
         """From the client's own model."""
         return [Phase(start="local")]
-
-    def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
-        """K_i ~ U{1 .. most_steps}, each client's own draw."""
-        drawn = np.array([generator_of(k).integers(1, self.most_steps + 1) for k in range(len(planned))])
-        if self.local_unit == "epoch":
-            drawn = drawn * planned // self.local_epochs
-        return np.where(planned > 0, drawn, 0)
 
     def state_spec(self) -> StateSpec:
         """x_i."""

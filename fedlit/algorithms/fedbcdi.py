@@ -63,6 +63,11 @@ class FedBCDI(FedBCD):
         **fedbcd: Any,
     ) -> None:
         super().__init__(net, prox=prox, **fedbcd)
+        require(
+            self.optimizer == "aspg",
+            "model.optimizer is 'sgd', but FedBCD-I's pull is a step of aspg: it moves x_prev, which sgd does not "
+            "have. Leave optimizer out; extrapolation 0 and box null make aspg's steps plain ones.",
+        )
         require(0 < prox <= 1, f"model.prox is {prox}; a pull goes a share above 0 and at most 1 of the way.")
         require(offline_clients >= 1, f"model.offline_clients is {offline_clients}; give 1 or more.")
         require(offline_rounds >= 1, f"model.offline_rounds is {offline_rounds}; give 1 or more.")
