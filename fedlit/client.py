@@ -215,6 +215,9 @@ class Client(Recorded, LightningModule):
         """The optimiser of the local steps."""
         return make_optimizer(self.optimizer, self.momentum, self.weight_decay, self.clip, self.extrapolation, self.box)
 
+    def check_clients(self, population: int, reporting: int) -> None:
+        """Refuse options that do not fit so many clients, of whom so many report in a round; before any training."""
+
     def server_callbacks(self) -> list[Any]:
         """Server callbacks that this algorithm needs; the user's own of the same role replace them."""
         return []

@@ -65,6 +65,7 @@ def check_run(
     check_optimizers(client)
     client.check_states()
     check_cohort(data, sampler, clients_per_round)
+    client.check_clients(data.num_clients, sampler.cohort_size(clients_per_round, data.num_clients))
     check_weighting(client, weighting)
     check_states(client)
     check_population(client, data)

@@ -2,24 +2,27 @@
 
 Every client keeps a model of its own, pulled towards the server's; the server averages the last models of ALL of them.
 
-    local    e = x + extrapolation (x - x_prev),   x <- P[e - lr (g_i(e) + prox (e - z))], K_i times       ASPG
-    server   z <- z - server_lr sum_i prox (z - x_i) / sum_i prox, over all N clients, active or not
+    local    e = x + extrapolation (x - x_prev),   x <- P[e - lr (g_i(e) + prox_i (e - z))], K_i times     ASPG
+    server   z <- z - server_lr sum_i prox_i (z - x_i) / sum_i prox_i, over all N clients, active or not
 
 P clips to [-box, box]. x_i and x_prev start at the initial model and survive between rounds: momentum goes on where the
 client's last active round ended. K_i is drawn anew every round, uniformly from 1 to `most_steps`.
-Readings: the server's sum is divided by sum prox (`server_sum: sum` is the paper's letter, which diverges with its
-printed rate); K_i counts mini-batch steps (`local_unit: epoch`). Kept per client: x_i, x_prev.
+Readings: the server's sum is divided by sum prox_i (`server_sum: sum` is the paper's letter, which diverges with its
+printed rate and is refused with it); K_i counts mini-batch steps (`local_unit: epoch`). Kept per client: x_i, x_prev.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import torch
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
-from fedlit.errors import require
-from fedlit.params import Params, scale, subtract
+from fedlit.errors import ConfigError, require
+from fedlit.params import Params, scale, subtract, weighted_mean
 from fedlit.server.base import ServerCallback
 from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
@@ -30,7 +33,7 @@ class FedBCD(Client):
 
     Args:
         net: the network that is trained.
-        prox: γ: how firmly a client's model is pulled towards the server's.
+        prox: γ: how firmly a client's model is pulled towards the server's; a list gives each client's own, by id.
         server_lr: η_z: the server's step.
         server_sum: the server's sum over its clients divided by the sum of γ (mean), or as printed (sum).
         optimizer: of the local steps: aspg, or sgd, which needs extrapolation 0 and no box.
@@ -40,11 +43,14 @@ class FedBCD(Client):
         local: the other local options of fedlit.client.Client; momentum, weight_decay and clip are for sgd.
     """
 
+    penalty: Tensor
+    """γ_i, in a step."""
+
     def __init__(
         self,
         net: nn.Module,
         *,
-        prox: float = 1.0,
+        prox: float | list[float] = 1.0,
         server_lr: float = 0.5,
         server_sum: Literal["mean", "sum"] = "mean",
         optimizer: Literal["sgd", "aspg"] = "aspg",
@@ -55,16 +61,49 @@ class FedBCD(Client):
     ) -> None:
         super().__init__(net, optimizer=optimizer, extrapolation=extrapolation, box=box, most_steps=most_steps, **local)
         self.keep_optimizer = True  # x_prev
-        require(prox >= 0 and (prox > 0 or server_sum == "sum"), f"model.prox is {prox}; the mean form divides by it.")
+        self.prox = prox if isinstance(prox, int | float) else list(prox)
+        require(len(self.penalties) > 0, "model.prox is an empty list; give one number, or one for each client.")
+        for name, value in self.penalties.items():
+            require(0 <= value < math.inf, f"{name} is {value}; give 0 or more.")
+        require(
+            server_sum == "sum" or any(self.penalties.values()),
+            f"model.prox is {prox}; the mean form divides by its sum. Give a number above 0.",
+        )
         require(server_lr > 0, f"model.server_lr is {server_lr}; give a number above 0.")
-        self.prox = prox
         self.server_lr = server_lr
         self.server_sum = server_sum
 
+    @property
+    def penalties(self) -> dict[str, float]:
+        """The numbers of `prox`, each as a user knows it."""
+        if isinstance(self.prox, list):
+            return {f"model.prox[{client}]": value for client, value in enumerate(self.prox)}
+        return {"model.prox": self.prox}
+
+    def check_clients(self, population: int, reporting: int) -> None:
+        """One γ_i for each client, and a server's step that ends among the clients' models (Assumption 4)."""
+        require(
+            not isinstance(self.prox, list) or len(self.prox) == population,
+            f"model.prox has {len(self.penalties)} numbers, but the data have {population} clients. Give one number "
+            "for all, or one for each client, in the order of their ids.",
+        )
+        counted, largest = self.summed_clients(population, reporting), max(self.penalties.values())
+        if self.server_sum == "sum" and self.server_lr * largest * counted > 1 + 1e-6:
+            raise ConfigError(
+                f"model.server_lr is {self.server_lr:g} and model.server_sum is 'sum', but the sum is over {counted} "
+                f"clients with γ up to {largest:g}. Above 1 / (γ · clients) the server steps past its clients' models "
+                f"and may diverge (FedBCD, Assumption 4). Set server_lr to {1 / (largest * counted):.8g} or less, or "
+                "server_sum to mean."
+            )
+
+    def summed_clients(self, population: int, reporting: int) -> int:
+        """How many clients the server's sum is over: all of them."""
+        return population
+
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
-        """f_i(x) + γ/2 |x - z|²."""
+        """f_i(x) + γ_i/2 |x - z|²."""
         task = self.task_loss(batch)
-        return {"loss": task + self.prox / 2 * self.distance_to_global(), "task": task}
+        return {"loss": task + self.penalty / 2 * self.distance_to_global(), "task": task}
 
     def phases(self) -> list[Phase]:
         """From the client's own model."""
@@ -74,16 +113,41 @@ class FedBCD(Client):
         """x_i."""
         return {"local": INITIAL}
 
+    def sent_spec(self) -> StateSpec:
+        """γ_i, which may differ from client to client."""
+        return {"penalty": next(iter(self.penalties.values()))}
+
     def server_callbacks(self) -> list[ServerCallback]:
         """The server's step over all clients."""
-        return [BlockAverage(prox=self.prox, lr=self.server_lr, form=self.server_sum)]
+        return [*self.own_penalties(), BlockAverage(prox=self.prox, lr=self.server_lr, form=self.server_sum)]
+
+    def own_penalties(self) -> list[ServerCallback]:
+        """What sends each client its own γ_i, where they differ."""
+        return [OwnPenalties(self.prox)] if isinstance(self.prox, list) else []
+
+
+class OwnPenalties(ServerCallback):
+    """Sends each client its own γ_i.
+
+    Args:
+        prox: γ_i, by the clients' ids.
+    """
+
+    role = "penalties"
+
+    def __init__(self, prox: list[float]) -> None:
+        self.prox = prox
+
+    def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """γ_i goes out with the model."""
+        cohort.sent["penalty"] = cohort.sent["penalty"].new_tensor([self.prox[who] for who in cohort.clients])
 
 
 class BlockAverage(ServerCallback):
-    """Replaces the pseudo-gradient by lr * sum_i γ (z - x_i), divided by sum_i γ in the mean form.
+    """Replaces the pseudo-gradient by lr * sum_i γ_i (z - x_i), divided by sum_i γ_i in the mean form.
 
     Args:
-        prox: γ.
+        prox: γ, or γ_i by the clients' ids.
         lr: η_z.
         form: mean or sum.
         model: which of the clients' models: x_i (local), or the one that each sent last (reported).
@@ -96,7 +160,7 @@ class BlockAverage(ServerCallback):
     def __init__(
         self,
         *,
-        prox: float,
+        prox: float | list[float],
         lr: float,
         form: Literal["mean", "sum"] = "mean",
         model: Literal["local", "reported"] = "local",
@@ -105,13 +169,41 @@ class BlockAverage(ServerCallback):
         self.prox, self.lr, self.form, self.model, self.over = prox, lr, form, model, over
 
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """z - mean of the x_i, times its factor."""
-        count = cohort.population if self.over == "all" else int(cohort.reports.sum())
-        factor = self.lr * (self.prox * count if self.form == "sum" else 1.0)
+        """z - mean of the x_i by γ_i, times its factor."""
+        counted = range(cohort.population) if self.over == "all" else reporting(cohort)
+        factor = self.lr * (self.total(counted) if self.form == "sum" else 1.0)
         cohort.pseudo_gradient = scale(subtract(self.server.z, self.mean_model(cohort)), factor)
 
+    def total(self, clients: Sequence[int]) -> float:
+        """sum_i γ_i."""
+        return math.fsum(self.prox[who] for who in clients) if isinstance(self.prox, list) else self.prox * len(clients)
+
     def mean_model(self, cohort: Cohort) -> Params:
-        """The mean of the x_i that the sum is over."""
+        """The mean by γ_i of the x_i that the sum is over."""
+        if isinstance(self.prox, list):
+            models, penalties = self.counted(cohort, self.prox)
+            return weighted_mean(models, penalties / penalties.sum())
         if self.over == "all":
             return self.server.latest_models(cohort, self.model)
         return {name: value[cohort.reports].mean(0) for name, value in cohort.params.items()}
+
+    def counted(self, cohort: Cohort, prox: list[float]) -> tuple[Params, Tensor]:
+        """Stacked: the models that the sum is over, with their γ_i; z^0 stands once for all who never trained."""
+        if self.over == "active":
+            models = {name: value[cohort.reports] for name, value in cohort.params.items()}
+            return models, torch.tensor([prox[who] for who in reporting(cohort)], dtype=torch.float64)
+        states, initial = self.server.states, self.server.initial
+        absent = [who for who in states.touched if who not in set(cohort.clients)]
+        never = set(range(cohort.population)) - {*cohort.clients, *absent}
+        current = cohort.params if self.model == "local" else cohort.model(self.model)
+        models = {
+            name: torch.stack([*value, *(states.row(f"{self.model}.{name}", who) for who in absent), initial[name]])
+            for name, value in current.items()
+        }
+        own = [*(prox[who] for who in [*cohort.clients, *absent]), math.fsum(prox[who] for who in never)]
+        return models, torch.tensor(own, dtype=torch.float64)
+
+
+def reporting(cohort: Cohort) -> list[int]:
+    """Ids of those who report."""
+    return [who for who, sends in zip(cohort.clients, cohort.reports.tolist(), strict=True) if sends]

@@ -1,16 +1,17 @@
 """The local optimiser and the number of local steps as options of any client; FedBCD's penalties by client."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedlit import Client, Ditto, FedAvg, FedBCD, FedBCDI, FedProx, Scaffold
+from fedlit import Client, Ditto, FedAvg, FedBCD, FedBCDI, FederatedTrainer, FedProx, Scaffold
 from fedlit.errors import ConfigError
 from fedlit.keys import Purpose, generator
 from tests.algorithms.test_oracles import BATCH, PLAIN, Problem, gap
-from tests.oracles import projected
+from tests.oracles import clouds, projected
 from tests.oracles import rounds as oracle
 from tests.problems import kept_rows, largest_difference, run, tiny_net, weights_of
 
@@ -139,3 +140,108 @@ def test_both_solves_of_ditto_draw_the_same_steps() -> None:
 
 def test_fedbcd_without_a_draw_does_what_is_planned() -> None:
     assert planned_work(FedBCD(tiny_net(), most_steps=None), [4, 6, 0, 2]) == [4, 6, 0, 2]
+
+
+# a penalty of its own for each client
+
+
+GAMMAS = [0.9, 0.2, 0.0, 0.5]
+PULLS = [0.9, 0.2, 1.0, 0.5]
+CLOUDS: dict[str, tuple[Make, dict[str, Any], dict[str, Any]]] = {
+    "fedbcd": (FedBCD, {"prox": GAMMAS}, {}),
+    "fedbcd, sum": (FedBCD, {"prox": GAMMAS, "server_sum": "sum", "server_lr": 0.25}, {}),
+    "fedbcd_i": (FedBCDI, {"prox": PULLS}, {"weights": "gamma"}),
+    "fedbcd_i, sum": (FedBCDI, {"prox": PULLS, "server_sum": "sum"}, {}),
+    "fedbcd_i, all": (FedBCDI, {"prox": PULLS, "server_over": "all"}, {"weights": "gamma", "over": "all"}),
+    "fedbcd_i, sum over all": (
+        FedBCDI,
+        {"prox": PULLS, "server_over": "all", "server_sum": "sum", "server_lr": 0.25},
+        {"over": "all"},
+    ),
+}
+
+
+def cloud_draws(problem: Problem, trainer: FederatedTrainer, *, offline: bool) -> list[clouds.Draw]:
+    """What the run drew in each round: who took part, how often, on which batches."""
+    draws, client, options = [], trainer.loop.client, trainer.loop.options
+    for t in range(ROUNDS):
+        drawn = options.sampler.select(0, t, problem.data.sizes.numpy(), 2)
+        chosen = client.select(drawn, 4, generator(0, Purpose.COHORT, round=t, index=1))
+        steps = {k: drawn_steps(k, t) for k in chosen.train}
+        batches = {k: problem.batches(k, t, steps=count) for k, count in steps.items()}
+        draws.append(clouds.Draw(chosen.report, batches, steps, chosen.train if offline else None, tau=1.0))
+    return draws
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", CLOUDS)
+def test_penalties_by_client_match_the_trace(name: str, engine: str) -> None:
+    make, options, asked = CLOUDS[name]
+    problem, offline = Problem(), make is FedBCDI
+    blocks: dict[str, Any] = {"extrapolation": 0.7, "box": 0.3, "server_lr": 0.5} | options
+    extra = {"offline_clients": 3, "offline_rounds": 2} if offline else {}
+    client = make(tiny_net(), batch_size=BATCH, lr=0.05, **blocks, **extra)
+    trainer = run(client, problem.data, rounds=ROUNDS, clients_per_round=2, **ENGINES[engine])
+    draws = cloud_draws(problem, trainer, offline=offline)
+
+    def answer(gamma: float | list[float]) -> clouds.Event:
+        rule = clouds.Rule(
+            "fedbcd_i" if offline else "fedbcd",
+            eta_x=0.05,
+            eta_z=blocks["server_lr"],
+            gamma=gamma,
+            zeta=0.7,
+            box=0.3,
+            form=blocks.get("server_sum", "mean"),
+            cap=2,
+            **asked,
+        )
+        return clouds.sync_cloud(problem.given, [[0, 1, 2, 3]], initial(), [draws], rule, ROUNDS)[-1]
+
+    event, states = answer(options["prox"]), trainer.loop.states
+    z = np.concatenate([client.net.linear.weight.detach().numpy(), client.net.linear.bias.detach().numpy()[:, None]], 1)
+    assert np.abs(z - event.z[0]).max() < 1e-10
+    for user in states.touched:
+        assert gap(states.row("local.linear.weight", user), event.x[user][:, :-1]) < 1e-10
+        assert gap(states.row("local.linear.bias", user), event.x[user][:, -1]) < 1e-10
+    assert len(states.touched) > 2, "stale clients must count"
+    assert np.abs(answer(float(np.mean(options["prox"]))).z - event.z).max() > 1e-3, "own penalties must show"
+
+
+@pytest.mark.parametrize("make", [FedBCD, FedBCDI])
+def test_equal_penalties_are_one_penalty(make: Make) -> None:
+    one, many = (weights_of(run(make(tiny_net(), prox=prox, batch_size=BATCH))) for prox in (0.4, [0.4] * 4))
+    assert largest_difference(one, many) < 1e-14
+
+
+BAD_PENALTIES: dict[str, tuple[Make, dict[str, Any], str]] = {
+    "too few": (FedBCD, {"prox": [0.5, 0.5]}, "model.prox has 2 numbers, but the data have 4 clients"),
+    "none": (FedBCD, {"prox": []}, "model.prox is an empty list"),
+    "negative": (FedBCD, {"prox": [1.0, -0.5, 1.0, 1.0]}, r"model.prox\[1\] is -0.5; give 0 or more"),
+    "not a number": (FedBCD, {"prox": [1.0, 1.0, float("nan"), 1.0]}, r"model.prox\[2\] is nan"),
+    "negative for all": (FedBCD, {"prox": -1.0}, "model.prox is -1.0; give 0 or more"),
+    "nothing to divide by": (FedBCD, {"prox": [0.0] * 4}, "the mean form divides by its sum"),
+    "past the server": (FedBCDI, {"prox": [0.2, 0.2, 1.5, 0.2]}, r"model.prox\[2\] is 1.5; a pull goes"),
+    "sum too large": (
+        FedBCD,
+        {"server_sum": "sum", "prox": [0.5, 1.0, 0.5, 0.5]},
+        "over 4 clients with γ up to 1. .* Set server_lr to 0.25 or less, or server_sum to mean",
+    ),
+    "sum of those who report too large": (
+        FedBCDI,
+        {"server_sum": "sum", "prox": 0.9, "server_lr": 0.4},
+        "over 3 clients with γ up to 0.9. .* Set server_lr to 0.37037037 or less",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_PENALTIES)
+def test_penalties_that_do_not_fit_are_refused_before_a_folder_is_made(name: str, tmp_path: Path) -> None:
+    make, options, message = BAD_PENALTIES[name]
+    with pytest.raises(ConfigError, match=message):
+        run(make(tiny_net(), batch_size=BATCH, **options), run=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_largest_rate_of_the_sum_is_taken() -> None:
+    run(FedBCDI(tiny_net(), batch_size=BATCH, server_sum="sum", prox=0.9, server_lr=0.37037037), rounds=1)
