@@ -10,7 +10,7 @@ sequential engine sets it and the vectorized engine maps over it.
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from fedlit.catalogue import ShownState, declare
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
 from fedlit.keys import GeneratorOf
-from fedlit.local import LocalOptimizer, LocalSGD
+from fedlit.local import LocalOptimizer, make_optimizer
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec, check_state_names
@@ -49,16 +49,21 @@ class Client(Recorded, LightningModule):
     Args:
         net: the network that is trained.
         lr: η: learning rate of the local steps.
-        momentum: heavy-ball momentum of the local steps; starts at zero in every round.
+        optimizer: of the local steps: sgd, or aspg, which extrapolates and projects (FedBCD).
+        momentum: heavy-ball momentum of sgd; starts at zero in every round.
+        extrapolation: ζ: momentum of aspg, x + ζ (x - x_prev); x_prev starts at x in every round.
+        box: aspg clips every number of a client's model to [-box, box]; none projects on nothing.
         weight_decay: L2 penalty added to every local gradient, after clipping; no part of f_i.
         l2: strength of a term l2/2 |x|² inside f_i, over all of the net's parameters.
         clip: largest norm of a local gradient; none by default.
         batch_size: rows of a mini-batch.
         local_epochs: E: passes over the client's data in a round.
         local_steps: K: local steps in a round, instead of local_epochs.
+        most_steps: K_i: local steps, drawn from 1 to this for each client and round; takes the place of the two above.
+        local_unit: whether the K_i that is drawn counts mini-batch steps or epochs.
         lr_decay: factor on lr from round to round.
         drop_last: leave out a ragged last batch (a client smaller than a batch keeps its one).
-        keep_optimizer: keep the state of the local optimiser (momentum) from round to round.
+        keep_optimizer: keep the state of the local optimiser (momentum, x_prev) from round to round.
         keep_local: tensors that stay with each client: none, norm (BatchNorm: FedBN), all (local training only), or the
             name of a module or tensor (FedPer: a head).
         average_kept: let the server average what stays with the clients too, so that z can be measured.
@@ -88,13 +93,18 @@ class Client(Recorded, LightningModule):
         net: nn.Module,
         *,
         lr: float = 0.01,
+        optimizer: Literal["sgd", "aspg"] = "sgd",
         momentum: float = 0.0,
+        extrapolation: float = 0.0,
+        box: float | None = None,
         weight_decay: float = 0.0,
         l2: float = 0.0,
         clip: float | None = None,
         batch_size: int = 20,
         local_epochs: int = 5,
         local_steps: int | None = None,
+        most_steps: int | None = None,
+        local_unit: Literal["step", "epoch"] = "step",
         lr_decay: float = 1.0,
         drop_last: bool = False,
         keep_optimizer: bool = False,
@@ -104,28 +114,46 @@ class Client(Recorded, LightningModule):
         super().__init__()
         require(lr > 0, f"model.lr is {lr}, but a learning rate must be above 0.")
         require(0 <= momentum < 1, f"model.momentum is {momentum}; give a number from 0 up to, but not including, 1.")
+        require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
+        require(box is None or box > 0, f"model.box is {box}; give a number above 0, or none.")
         require(weight_decay >= 0, f"model.weight_decay is {weight_decay}; give 0 or more.")
         require(l2 >= 0, f"model.l2 is {l2}; give 0 or more.")
         require(clip is None or clip > 0, f"model.clip is {clip}; give a norm above 0, or leave it out.")
         require(batch_size >= 1, f"model.batch_size is {batch_size}; a batch has at least 1 row.")
         require(local_epochs >= 1, f"model.local_epochs is {local_epochs}; give 1 or more.")
         require(local_steps is None or local_steps >= 1, f"model.local_steps is {local_steps}; give 1 or more.")
+        require(most_steps is None or most_steps >= 1, f"model.most_steps is {most_steps}; give 1 or more.")
+        require(
+            local_unit == "step" or local_steps is None,
+            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
+        )
+        require(
+            local_unit == "step" or most_steps is not None,
+            "model.local_unit is 'epoch', the unit of the K_i that model.most_steps draws, but no most_steps is given. "
+            "Give it, or leave local_unit out: local_epochs is the same number for all.",
+        )
         require(0 < lr_decay <= 1, f"model.lr_decay is {lr_decay}; give a factor above 0 and at most 1.")
         self.automatic_optimization = False
         self.net = net
         self.lr = lr
+        self.optimizer = optimizer
         self.momentum = momentum
+        self.extrapolation = extrapolation
+        self.box = box
         self.weight_decay = weight_decay
         self.l2 = l2
         self.clip = clip
         self.batch_size = batch_size
         self.local_epochs = local_epochs
         self.local_steps = local_steps
+        self.most_steps = most_steps
+        self.local_unit = local_unit
         self.lr_decay = lr_decay
         self.drop_last = drop_last
         self.keep_optimizer = keep_optimizer
         self.keep_local = keep_local
         self.average_kept = average_kept
+        make_optimizer(optimizer, momentum, weight_decay, clip, extrapolation, box)  # refuses what does not go together
         require(
             keep_local == "none" or len(self.own_tensors) > 0,
             f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
@@ -169,9 +197,15 @@ class Client(Recorded, LightningModule):
     def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """(clients,) local steps, given those that the options plan; 0 = does not train this round.
 
-        What the k-th client draws comes from `generator_of(k)`, which is keyed by (seed, round, client).
+        With `most_steps`, K_i ~ U{1 .. most_steps}. What the k-th client draws comes from `generator_of(k)`, which is
+        keyed by (seed, round, client).
         """
-        return planned
+        if self.most_steps is None:
+            return planned
+        drawn = np.array([generator_of(k).integers(1, self.most_steps + 1) for k in range(len(planned))])
+        if self.local_unit == "epoch":
+            drawn = drawn * planned // self.local_epochs
+        return np.where(planned > 0, drawn, 0)
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
         """Who trains and who reports, given the sampler's answer; more may train than report."""
@@ -179,7 +213,10 @@ class Client(Recorded, LightningModule):
 
     def local_optimizer(self) -> LocalOptimizer:
         """The optimiser of the local steps."""
-        return LocalSGD(self.momentum, self.weight_decay, self.clip)
+        return make_optimizer(self.optimizer, self.momentum, self.weight_decay, self.clip, self.extrapolation, self.box)
+
+    def check_clients(self, population: int, served: int, reporting: int) -> None:
+        """Refuse options that do not fit so many clients, of whom so many report in a round; before any training."""
 
     def server_callbacks(self) -> list[Any]:
         """Server callbacks that this algorithm needs; the user's own of the same role replace them."""

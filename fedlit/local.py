@@ -5,11 +5,13 @@ ONE client: parameters have the shapes that they have in the net, whatever the e
 with fixed shapes, of any names; the engine stacks it over the clients.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 
+from fedlit.errors import require
 from fedlit.params import Params, row, scale, sq_norm, stack
 
 
@@ -93,3 +95,35 @@ class ExtrapolatedSGD:
         if self.box is not None:
             moved = {name: value.clamp(-self.box, self.box) for name, value in moved.items()}
         return moved, params
+
+
+def make_optimizer(
+    kind: Literal["sgd", "aspg"],
+    momentum: float,
+    weight_decay: float,
+    clip: float | None,
+    extrapolation: float,
+    box: float | None,
+) -> LocalOptimizer:
+    """The local optimiser that a client's options ask for; options of the other kind are refused."""
+    require(kind in ("sgd", "aspg"), f"model.optimizer is '{kind}'; give sgd or aspg.")
+    of_sgd = {"momentum": momentum, "weight_decay": weight_decay, "clip": clip}
+    of_aspg = {"extrapolation": extrapolation, "box": box}
+    if kind == "sgd":
+        require(
+            not any(of_aspg.values()),
+            f"{_named(of_aspg)}, but model.optimizer is 'sgd', whose steps neither extrapolate nor project. Set "
+            "optimizer to aspg, or extrapolation to 0 and box to null.",
+        )
+        return LocalSGD(momentum, weight_decay, clip)
+    require(
+        not any(of_sgd.values()),
+        f"{_named(of_sgd)}, but model.optimizer is 'aspg', whose steps extrapolate and project; momentum, weight_decay "
+        "and clip are not part of them. Leave them out and give extrapolation and box, or set optimizer to sgd.",
+    )
+    return ExtrapolatedSGD(extrapolation, box)
+
+
+def _named(options: Mapping[str, float | None]) -> str:
+    """`model.box is 2.0`, for the first option that is set."""
+    return next((f"model.{name} is {value}" for name, value in options.items() if value), "")

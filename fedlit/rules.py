@@ -70,7 +70,8 @@ def check_run(
     check_optimizers(client)
     client.check_states()
     check_cloud(client, data, callbacks, sampler, cloud, clock)
-    check_cohort(data, sampler, clients_per_round, cloud, clock)
+    served = check_cohort(data, sampler, clients_per_round, cloud, clock)
+    client.check_clients(data.num_clients, served, sampler.cohort_size(clients_per_round, served))
     check_weighting(client, weighting)
     check_states(client)
     check_population(client, data)
@@ -94,8 +95,8 @@ def check_optimizers(client: Client) -> None:
 
 def check_cohort(
     data: FederatedDataModule, sampler: Sampler, clients_per_round: int, cloud: Cloud | None, clock: Clock | None
-) -> None:
-    """The sampler must be able to draw a cohort, of every server."""
+) -> int:
+    """The sampler must be able to draw a cohort, of every server; returns the clients of the largest."""
     groups = data.load(0, range(data.num_clients)).groups if cloud is not None else []
     parts = [np.arange(data.num_clients)] if cloud is None else cloud.clients_of(data.num_clients, groups, 0)
     for number, ids in enumerate(parts):
@@ -107,6 +108,7 @@ def check_cohort(
             )
         arrivals = None if clock is None else clock.latency.arrivals(0, 0, ids)
         sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, arrivals=arrivals, server=number)
+    return max(len(ids) for ids in parts)
 
 
 def check_cloud(

@@ -24,7 +24,7 @@ ALLOWED = {
     ("tracking/modes.py", "offline"): "a mode of W&B",
     ("tracking/command.py", "offline"): "a mode of W&B",
     ("tracking/logger.py", "offline"): "a mode of W&B, in a message",
-    ("commands/fit.py", "offline"): "a mode of W&B",
+    ("commandline/fit_cli.py", "offline"): "a mode of W&B",
     ("bench/workloads.py", "prox"): "an option of pFedMe",
     ("bench/handwritten.py", "prox"): "an option of pFedMe",
     ("conformance/entries.py", "prox"): "an option of FedBCD and pFedMe",

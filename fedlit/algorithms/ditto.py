@@ -79,7 +79,9 @@ class Ditto(Client):
 
     def personal_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """`personal_steps`, where given."""
-        return planned if self.personal_steps is None else np.where(planned > 0, self.personal_steps, 0)
+        if self.personal_steps is None:
+            return self.local_work(cohort, planned, generator_of)
+        return np.where(planned > 0, self.personal_steps, 0)
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Any]:
         """f_i(x); interleaved, v_i takes its step on the same batch."""

@@ -2,27 +2,27 @@
 
 Every client keeps a model of its own, pulled towards the server's; the server averages the last models of ALL of them.
 
-    local    e = x + extrapolation (x - x_prev),   x <- P[e - lr (g_i(e) + prox (e - z))], K_i times       ASPG
-    server   z <- z - server_lr sum_i prox (z - x_i) / sum_i prox, over all N clients, active or not
+    local    e = x + extrapolation (x - x_prev),   x <- P[e - lr (g_i(e) + prox_i (e - z))], K_i times     ASPG
+    server   z <- z - server_lr sum_i prox_i (z - x_i) / sum_i prox_i, over all N clients, active or not
 
 P clips to [-box, box]. x_i and x_prev start at the initial model and survive between rounds: momentum goes on where the
 client's last active round ended. K_i is drawn anew every round, uniformly from 1 to `most_steps`.
-Readings: the server's sum is divided by sum prox (`server_sum: sum` is the paper's letter, which diverges with its
-printed rate); K_i counts mini-batch steps (`local_unit: epoch`). Kept per client: x_i, x_prev.
+Readings: the server's sum is divided by sum prox_i (`server_sum: sum` is the paper's letter, which diverges with its
+printed rate and is refused with it); K_i counts mini-batch steps (`local_unit: epoch`). Kept per client: x_i, x_prev.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
+import torch
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
-from fedlit.errors import require
-from fedlit.keys import GeneratorOf
-from fedlit.local import ExtrapolatedSGD
-from fedlit.params import Params, scale, subtract
+from fedlit.errors import ConfigError, require
+from fedlit.params import Params, scale, subtract, weighted_mean
 from fedlit.server.base import ServerCallback
 from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
@@ -33,87 +33,121 @@ class FedBCD(Client):
 
     Args:
         net: the network that is trained.
-        prox: γ: how firmly a client's model is pulled towards the server's.
-        extrapolation: ζ: momentum of the local steps, kept between rounds.
-        box: every number of a client's model is clipped to [-box, box]; none projects on nothing.
+        prox: γ: how firmly a client's model is pulled towards the server's; a list gives each client's own, by id.
         server_lr: η_z: the server's step.
         server_sum: the server's sum over its clients divided by the sum of γ (mean), or as printed (sum).
+        optimizer: of the local steps: aspg, or sgd, which needs extrapolation 0 and no box.
+        extrapolation: ζ: momentum of the local steps, kept between rounds.
+        box: every number of a client's model is clipped to [-box, box]; none projects on nothing.
         most_steps: K_i is drawn from 1 to this.
-        local_unit: whether K_i counts mini-batch steps or epochs.
-        local: the local options of fedlit.client.Client but for momentum, weight_decay and clip.
+        local: the other local options of fedlit.client.Client; momentum, weight_decay and clip are for sgd.
     """
+
+    penalty: Tensor
+    """γ_i, in a step."""
 
     def __init__(
         self,
         net: nn.Module,
         *,
-        prox: float = 1.0,
-        extrapolation: float = 0.9,
-        box: float | None = 2.0,
+        prox: float | list[float] = 1.0,
         server_lr: float = 0.5,
         server_sum: Literal["mean", "sum"] = "mean",
-        most_steps: int = 5,
-        local_unit: Literal["step", "epoch"] = "step",
+        optimizer: Literal["sgd", "aspg"] = "aspg",
+        extrapolation: float = 0.9,
+        box: float | None = 2.0,
+        most_steps: int | None = 5,
         **local: Any,
     ) -> None:
-        super().__init__(net, **local)
+        super().__init__(net, optimizer=optimizer, extrapolation=extrapolation, box=box, most_steps=most_steps, **local)
         self.keep_optimizer = True  # x_prev
+        self.prox = prox if isinstance(prox, int | float) else list(prox)
+        require(len(self.penalties) > 0, "model.prox is an empty list; give one number, or one for each client.")
+        for name, value in self.penalties.items():
+            require(0 <= value < math.inf, f"{name} is {value}; give 0 or more.")
         require(
-            not (self.momentum or self.weight_decay or self.clip),
-            "FedBCD's local steps extrapolate and project; momentum, weight_decay and clip are not part of them. Leave "
-            "them out, and set extrapolation and box.",
+            server_sum == "sum" or any(self.penalties.values()),
+            f"model.prox is {prox}; the mean form divides by its sum. Give a number above 0.",
         )
-        require(prox >= 0 and (prox > 0 or server_sum == "sum"), f"model.prox is {prox}; the mean form divides by it.")
-        require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
-        require(box is None or box > 0, f"model.box is {box}; give a number above 0, or none.")
         require(server_lr > 0, f"model.server_lr is {server_lr}; give a number above 0.")
-        require(
-            local_unit == "step" or self.local_steps is None,
-            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
-        )
-        require(most_steps >= 1, f"model.most_steps is {most_steps}; give 1 or more.")
-        self.prox = prox
-        self.extrapolation = extrapolation
-        self.box = box
         self.server_lr = server_lr
         self.server_sum = server_sum
-        self.most_steps = most_steps
-        self.local_unit = local_unit
+
+    @property
+    def penalties(self) -> dict[str, float]:
+        """The numbers of `prox`, each as a user knows it."""
+        if isinstance(self.prox, list):
+            return {f"model.prox[{client}]": value for client, value in enumerate(self.prox)}
+        return {"model.prox": self.prox}
+
+    def check_clients(self, population: int, served: int, reporting: int) -> None:
+        """One γ_i for each client, and a server's step that ends among the clients' models (Assumption 4)."""
+        require(
+            not isinstance(self.prox, list) or len(self.prox) == population,
+            f"model.prox has {len(self.penalties)} numbers, but the data have {population} clients. Give one number "
+            "for all, or one for each client, in the order of their ids.",
+        )
+        counted, largest = self.summed_clients(served, reporting), max(self.penalties.values())
+        if self.server_sum == "sum" and self.server_lr * largest * counted > 1 + 1e-6:
+            raise ConfigError(
+                f"model.server_lr is {self.server_lr:g} and model.server_sum is 'sum', but the sum is over {counted} "
+                f"clients with γ up to {largest:g}. Above 1 / (γ · clients) the server steps past its clients' models "
+                f"and may diverge (FedBCD, Assumption 4). Set server_lr to {1 / (largest * counted):.8g} or less, or "
+                "server_sum to mean."
+            )
+
+    def summed_clients(self, served: int, reporting: int) -> int:
+        """How many clients the server's sum is over: all of its own."""
+        return served
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
-        """f_i(x) + γ/2 |x - z|²."""
+        """f_i(x) + γ_i/2 |x - z|²."""
         task = self.task_loss(batch)
-        return {"loss": task + self.prox / 2 * self.distance_to_global(), "task": task}
-
-    def local_optimizer(self) -> ExtrapolatedSGD:
-        """ASPG."""
-        return ExtrapolatedSGD(self.extrapolation, self.box)
+        return {"loss": task + self.penalty / 2 * self.distance_to_global(), "task": task}
 
     def phases(self) -> list[Phase]:
         """From the client's own model."""
         return [Phase(start="local")]
 
-    def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
-        """K_i ~ U{1 .. most_steps}, each client's own draw."""
-        drawn = np.array([generator_of(k).integers(1, self.most_steps + 1) for k in range(len(planned))])
-        if self.local_unit == "epoch":
-            drawn = drawn * planned // self.local_epochs
-        return np.where(planned > 0, drawn, 0)
-
     def state_spec(self) -> StateSpec:
         """x_i."""
         return {"local": INITIAL}
 
+    def sent_spec(self) -> StateSpec:
+        """γ_i, which may differ from client to client."""
+        return {"penalty": next(iter(self.penalties.values()))}
+
     def server_callbacks(self) -> list[ServerCallback]:
         """The server's step over all clients."""
-        return [BlockAverage(prox=self.prox, lr=self.server_lr, form=self.server_sum)]
+        return [*self.own_penalties(), BlockAverage(prox=self.prox, lr=self.server_lr, form=self.server_sum)]
+
+    def own_penalties(self) -> list[ServerCallback]:
+        """What sends each client its own γ_i, where they differ."""
+        return [OwnPenalties(self.prox)] if isinstance(self.prox, list) else []
+
+
+class OwnPenalties(ServerCallback):
+    """Sends each client its own γ_i.
+
+    Args:
+        prox: γ_i, by the clients' ids.
+    """
+
+    role = "penalties"
+
+    def __init__(self, prox: list[float]) -> None:
+        self.prox = prox
+
+    def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """γ_i goes out with the model."""
+        cohort.sent["penalty"] = cohort.sent["penalty"].new_tensor([self.prox[who] for who in cohort.clients])
 
 
 class BlockAverage(ServerCallback):
-    """Replaces the pseudo-gradient by lr * sum_i γ (z - x_i), divided by sum_i γ in the mean form.
+    """Replaces the pseudo-gradient by lr * sum_i γ_i (z - x_i), divided by sum_i γ_i in the mean form.
 
     Args:
-        prox: γ.
+        prox: γ, or γ_i by the clients' ids.
         lr: η_z.
         form: mean or sum.
         model: which of the clients' models: x_i (local), or the one that each sent last (reported).
@@ -126,7 +160,7 @@ class BlockAverage(ServerCallback):
     def __init__(
         self,
         *,
-        prox: float,
+        prox: float | list[float],
         lr: float,
         form: Literal["mean", "sum"] = "mean",
         model: Literal["local", "reported"] = "local",
@@ -136,13 +170,41 @@ class BlockAverage(ServerCallback):
         self.needs_reports = over == "all" and model == "local"
 
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """z - mean of the x_i, times its factor."""
-        count = cohort.population if self.over == "all" else int(cohort.reports.sum())
-        factor = self.lr * (self.prox * count if self.form == "sum" else 1.0)
+        """z - mean of the x_i by γ_i, times its factor."""
+        counted = self.server.clients.tolist() if self.over == "all" else reporting(cohort)
+        factor = self.lr * (self.total(counted) if self.form == "sum" else 1.0)
         cohort.pseudo_gradient = scale(subtract(self.server.z, self.mean_model(cohort)), factor)
 
+    def total(self, clients: Sequence[int]) -> float:
+        """sum_i γ_i."""
+        return math.fsum(self.prox[who] for who in clients) if isinstance(self.prox, list) else self.prox * len(clients)
+
     def mean_model(self, cohort: Cohort) -> Params:
-        """The mean of the x_i that the sum is over."""
+        """The mean by γ_i of the x_i that the sum is over."""
+        if isinstance(self.prox, list):
+            models, penalties = self.counted(cohort, self.prox)
+            return weighted_mean(models, penalties / penalties.sum())
         if self.over == "all":
             return self.server.latest_models(cohort, self.model)
         return {name: value[cohort.reports].mean(0) for name, value in cohort.params.items()}
+
+    def counted(self, cohort: Cohort, prox: list[float]) -> tuple[Params, Tensor]:
+        """Stacked: the models that the sum is over, with their γ_i; z^0 stands once for all who never trained."""
+        if self.over == "active":
+            models = {name: value[cohort.reports] for name, value in cohort.params.items()}
+            return models, torch.tensor([prox[who] for who in reporting(cohort)], dtype=torch.float64)
+        states, initial = self.server.states, self.server.initial
+        absent = [who for who in states.touched if who in self.server.members and who not in set(cohort.clients)]
+        never = self.server.members - {*cohort.clients, *absent}
+        current = cohort.params if self.model == "local" else cohort.model(self.model)
+        models = {
+            name: torch.stack([*value, *(states.row(f"{self.model}.{name}", who) for who in absent), initial[name]])
+            for name, value in current.items()
+        }
+        own = [*(prox[who] for who in [*cohort.clients, *absent]), math.fsum(prox[who] for who in never)]
+        return models, torch.tensor(own, dtype=torch.float64)
+
+
+def reporting(cohort: Cohort) -> list[int]:
+    """Ids of those who report."""
+    return [who for who, sends in zip(cohort.clients, cohort.reports.tolist(), strict=True) if sends]

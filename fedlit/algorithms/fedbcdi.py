@@ -4,15 +4,15 @@ More clients train than report: the others work offline, on their own loss alone
 without contact. Those who report are pulled towards the server's model before they send theirs.
 
     offline   e = x + extrapolation (x - x_prev),   x <- P[e - lr g_i(e)], K_i times, by those who may
-    pull      x <- P[x - prox (x - z)], K_i times, by those who report
-    server    z <- z - server_lr sum_i prox (z - x_i) / sum_i prox, over those who report                      line 24
+    pull      x <- P[x - prox_i (x - z)], K_i times, by those who report
+    server    z <- z - server_lr sum_i prox_i (z - x_i) / sum_i prox_i, over those who report                  line 24
 
 A client trains while its count is below `offline_rounds`; the count goes up with every round in which it trains, and
 back to 0 when it reports. Kept per client: x_i, x_prev, the count.
-Readings: the server's sum is divided by sum prox, so that prox acts in the pull alone (`server_sum: sum` is the paper's
-letter), and is over those who report (`server_over: all` takes what every client sent last, z^0 if nothing); after a
-pull x_prev is the iterate before the last one (`momentum_after_pull: reset` sets it to x); the training and the pull of
-a round have the same K_i.
+Readings: the server's sum is divided by sum prox_i, so that one prox for all acts in the pull alone (`server_sum: sum`
+is the paper's letter), and is over those who report (`server_over: all` takes what every client sent last, z^0 if
+nothing); after a pull x_prev is the iterate before the last one (`momentum_after_pull: reset` sets it to x); the
+training and the pull of a round have the same K_i.
 """
 
 from typing import Any, Literal
@@ -40,7 +40,7 @@ class FedBCDI(FedBCD):
 
     Args:
         net: the network that is trained.
-        prox: γ: how far each pull goes towards the server's model; 1 reaches it.
+        prox: γ: how far each pull goes towards the server's model, 1 reaches it; a list gives each client's own, by id.
         offline_clients: |Q~|: clients that may train in a round, those who report among them.
         offline_rounds: rounds that a client trains without contact before it waits.
         server_over: whom the server averages: those who report (active), or what every client sent last (all).
@@ -55,7 +55,7 @@ class FedBCDI(FedBCD):
         self,
         net: nn.Module,
         *,
-        prox: float = 0.2,
+        prox: float | list[float] = 0.2,
         offline_clients: int = 8,
         offline_rounds: int = 4,
         server_over: Literal["active", "all"] = "active",
@@ -63,13 +63,23 @@ class FedBCDI(FedBCD):
         **fedbcd: Any,
     ) -> None:
         super().__init__(net, prox=prox, **fedbcd)
-        require(0 < prox <= 1, f"model.prox is {prox}; a pull goes a share above 0 and at most 1 of the way.")
+        require(
+            self.optimizer == "aspg",
+            "model.optimizer is 'sgd', but FedBCD-I's pull is a step of aspg: it moves x_prev, which sgd does not "
+            "have. Leave optimizer out; extrapolation 0 and box null make aspg's steps plain ones.",
+        )
+        for name, value in self.penalties.items():
+            require(0 < value <= 1, f"{name} is {value}; a pull goes a share above 0 and at most 1 of the way.")
         require(offline_clients >= 1, f"model.offline_clients is {offline_clients}; give 1 or more.")
         require(offline_rounds >= 1, f"model.offline_rounds is {offline_rounds}; give 1 or more.")
         self.offline_clients = offline_clients
         self.offline_rounds = offline_rounds
         self.server_over = server_over
         self.momentum_after_pull = momentum_after_pull
+
+    def summed_clients(self, served: int, reporting: int) -> int:
+        """Those who report, or everyone."""
+        return reporting if self.server_over == "active" else served
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
         """Q~: those who report, and others to fill it up: the next in each group's order, or drawn."""
@@ -89,7 +99,7 @@ class FedBCDI(FedBCD):
             step_method="pull_step",
             work_method="pull_work",
             optimizer=ExtrapolatedSGD(0.0, self.box),
-            lr=self.prox,
+            lr=1.0,  # γ_i, the rate of a pull, is in its step
         )
         return [Phase("offline", start="local"), pull]
 
@@ -98,8 +108,8 @@ class FedBCDI(FedBCD):
         return {"loss": self.task_loss(batch)}
 
     def pull_step(self, batch: Batch, batch_idx: int | Tensor) -> Tensor:
-        """|x - z|² / 2, whose gradient is x - z."""
-        return self.distance_to_global() / 2
+        """γ_i/2 |x - z|², whose gradient is γ_i (x - z)."""
+        return self.penalty / 2 * self.distance_to_global()
 
     def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """K_i, unless the client has been offline for too long."""
@@ -118,7 +128,7 @@ class FedBCDI(FedBCD):
     def server_callbacks(self) -> list[ServerCallback]:
         """The count, and the server's step where it is not the plain mean of those who report."""
         count = OfflineRounds(reset_momentum=self.momentum_after_pull == "reset")
-        if self.server_over == "active" and self.server_sum == "mean":
+        if self.server_over == "active" and self.server_sum == "mean" and not isinstance(self.prox, list):
             return [count]
         step = BlockAverage(
             prox=self.prox,
@@ -127,7 +137,7 @@ class FedBCDI(FedBCD):
             model="reported" if self.server_over == "all" else "local",
             over=self.server_over,
         )
-        return [count, step]
+        return [*self.own_penalties(), count, step]
 
 
 class OfflineRounds(ServerCallback):

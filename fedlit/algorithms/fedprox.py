@@ -34,6 +34,11 @@ class FedProx(Client):
     def __init__(self, net: nn.Module, *, mu: float = 0.1, stragglers: float = 0.0, **local: Any) -> None:
         super().__init__(net, **local)
         require(0 <= stragglers <= 1, f"model.stragglers is {stragglers}; give a share from 0 to 1.")
+        require(
+            stragglers == 0 or self.most_steps is None,
+            f"model.stragglers is {stragglers} and model.most_steps is {self.most_steps}; both draw how much each "
+            "client works. Leave one out.",
+        )
         require(mu >= 0, f"model.mu is {mu}; the proximal term needs 0 or more (0 is FedAvg).")
         self.mu = mu
         self.stragglers = stragglers
@@ -47,7 +52,7 @@ class FedProx(Client):
         """Stragglers run 1 to E - 1 of the E epochs, drawn uniformly (or 1 to K - 1 of K local steps)."""
         whole = self.local_steps or self.local_epochs
         if self.stragglers == 0 or whole == 1:
-            return planned
+            return super().local_work(cohort, planned, generator_of)
         draws = [generator_of(k) for k in range(len(planned))]
         place = np.argsort(np.argsort([own.random() for own in draws]))
         late = place < round(self.stragglers * len(planned))

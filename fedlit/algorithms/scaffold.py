@@ -57,6 +57,11 @@ class Scaffold(Client):
             f"model.momentum is {self.momentum}, but option II of SCAFFOLD takes a client's path for K plain steps; "
             "momentum makes it longer. Set momentum to 0, or allow_momentum to true, which divides by that length.",
         )
+        require(
+            option == "I" or self.optimizer == "sgd",
+            "model.optimizer is 'aspg', but option II of SCAFFOLD takes a client's path for K plain steps; aspg "
+            "extrapolates and projects. Set optimizer to sgd, or option to I.",
+        )
         self.option = option
         self.server_lr = server_lr
         self.needs = frozenset({"grad_received"} if option == "I" else ())

@@ -95,6 +95,6 @@ def _rows_like(sample: Tensor, rows: int, seed: int) -> Tensor:
 
 def _same(first: Tensor, second: Tensor) -> bool:
     """Equal but for rounding, as a whole; what is not finite must stand at the same places."""
-    tolerance = torch.finfo(first.dtype).eps ** 0.5 if first.is_floating_point() else 0.0
+    allowed = torch.finfo(first.dtype).eps ** 0.5 if first.is_floating_point() else 0.0
     size = float(torch.nan_to_num(first).abs().max()) if first.numel() else 0.0
-    return torch.allclose(first, second, rtol=0.0, atol=tolerance * size, equal_nan=True)
+    return torch.allclose(first, second, rtol=0.0, atol=allowed * size, equal_nan=True)
