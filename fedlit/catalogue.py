@@ -5,6 +5,7 @@ What clients keep is named by the algorithm that keeps it: its words come here w
 folder of one of its runs is read.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -46,6 +47,7 @@ class ShownState:
 
 
 _STATE, _MEAN = "state/", "_mean"
+_THRESHOLD = re.compile(r"(rounds_to/|time_to/)(\d+(?:\.\d+)?)")
 _WORDS: dict[Statistic, str] = {"mean": "mean", "min": "smallest", "max": "largest"}
 STATES: dict[str, ShownState] = {}
 """The states that were declared with words of their own, complete."""
@@ -98,17 +100,25 @@ METRICS: dict[str, Metric] = {
     "min_user/size_share": Metric("min-user share of samples", "n_j / Σ n of the cohort's smallest client"),
     "max_user/size_share": Metric("max-user share of samples", "n_j / Σ n of the cohort's largest client"),
     "distance/mean": Metric("distance ‖x_i − z‖²", "mean over the cohort, z as received"),
+    "cloud/consensus": Metric("consensus distance ‖z_n − z̄‖", "mean over servers, z̄ is the servers' mean", "", "min"),
+    "cloud/staleness": Metric("staleness", "events since the servers that step had stepped before, mean", "", "min"),
+    "cloud/waiting": Metric("waiting share", "servers' time spent waiting for others, since the start", "share", "min"),
     "comm/up_mb": Metric("upload", "10⁶ bytes sent to the server this round", "MB", "min"),
     "comm/down_mb": Metric("download", "10⁶ bytes sent to clients this round", "MB", "min"),
     "time/train_s": Metric("training time", "local training of this round", "s", "min"),
     "time/eval_s": Metric("evaluation time", "of this round", "s", "min"),
     "time/round_s": Metric("round time", "the whole round", "s", "min"),
+    "time/sim_s": Metric("simulated time", "on the virtual clock, since the start", "s", "min"),
 }
 SUMMARY_METRICS: dict[str, Metric] = {
     "rounds_to/0.40": Metric("rounds to 40 %", "first evaluated round with this validation accuracy", "", "min"),
     "halftime/acc": Metric("accuracy at half time", "validation accuracy at half of the rounds", "share", "max"),
 }
 """In summary.json only; `trainer.rounds_to` chooses the thresholds."""
+CLOCK = "time/sim_s"
+"""Only runs with a virtual clock have it. Curves can be drawn against it."""
+ROUNDS_TO, TIME_TO = "rounds_to/", "time_to/"
+"""Before an accuracy: the first round that reaches it, in summary.json; its simulated time, computed by reports."""
 
 
 RECORD_COLUMNS = ("round", "client", "group", "size", "weight", "acc_global", "acc_local", "acc_personal", "loss")
@@ -143,9 +153,22 @@ def state_label(name: str) -> str:
 def metric(name: str) -> Metric:
     """The entry of a name; a callback's own metric is described by its name alone."""
     known = METRICS.get(name) or SUMMARY_METRICS.get(name)
+    if known is None and (reached := threshold(name)):
+        return reached
     if known is None and is_state_curve(name):
         return curve_of_a_state(state_label(name.removeprefix(_STATE).removesuffix(_MEAN)), "mean")
     return known or Metric(name, "declared by a server callback")
+
+
+def threshold(name: str) -> Metric | None:
+    """The entry of `rounds_to/0.85` or `time_to/0.85`; None for any other name."""
+    found = _THRESHOLD.fullmatch(name)
+    if found is None:
+        return None
+    percent = f"{100 * float(found[2]):g} %"
+    if found[1] == TIME_TO:
+        return Metric(f"time to {percent}", "simulated time of the first round with this global accuracy", "s", "min")
+    return Metric(f"rounds to {percent}", SUMMARY_METRICS["rounds_to/0.40"].definition, "", "min")
 
 
 def is_state_curve(name: str) -> bool:

@@ -23,6 +23,12 @@ log = logging.getLogger("fedlit")
 
 SEEDS = ("seed_everything", "trainer.seed", "data.seed", "data.partition_hash")
 """Settings in which the runs of one group may differ; the hash follows from the seed of the data."""
+SERVERS = "servers.parquet"
+SERVER_COLUMNS = (
+    *("round", "server", "time_s", "rounds", "start_s", "finish_s", "waited_s"),
+    *("acc", "distance", "clients", "stepped"),
+)
+"""Of servers.parquet; docs/metrics.md says what they mean."""
 _SHORT = ("trainer.", "model.", "data.")
 _LONGEST = 40
 """Characters of a value in a label."""
@@ -97,6 +103,11 @@ class Run:
                 "clients/ hold the same rows."
             ) from error
 
+    @cached_property
+    def servers(self) -> "pyarrow.Table":
+        """One row per server and evaluated round; RunError where there are none, or where they are damaged."""
+        return read_servers(self.path)
+
 
 @dataclass(frozen=True)
 class Group:
@@ -134,6 +145,24 @@ def read_run(folder: Path) -> Run:
     summary = read_json(files.summary)
     declare_states(summary, files.summary)
     return Run(folder, settings, rounds, rows, summary, read_json(files.partition))
+
+
+def read_servers(folder: Path) -> "pyarrow.Table":
+    """servers.parquet of a run with several servers, by round and server."""
+    from pyarrow import parquet
+
+    path = folder / SERVERS
+    if not path.is_file():
+        raise RunError(f"{folder} holds no server records. Give the folder of a run with several servers.")
+    try:
+        table = parquet.read_table(path)
+    except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
+        why = " ".join(str(error).split())
+        raise RunError(f"{path} cannot be read ({why}). Restore it, or delete it to do without its servers.") from error
+    absent = [name for name in SERVER_COLUMNS if name not in table.column_names]
+    if absent:
+        raise RunError(f"{path} has no column {', '.join(absent)}. Restore it, or delete it to do without its servers.")
+    return table.sort_by([("round", "ascending"), ("server", "ascending")])
 
 
 def declare_states(summary: dict[str, Any], path: Path) -> None:

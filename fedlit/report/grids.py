@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlit.catalogue import metric
+from fedlit.catalogue import TIME_TO, metric
 from fedlit.report.differences import Difference, difference
 from fedlit.report.domains import MEAN, Domains
 from fedlit.report.formats import ABSENT, Style, heading, style_of
@@ -98,7 +98,9 @@ def missing_notes(cells: Sequence[Cell]) -> list[str]:
     notes = []
     for cell in cells:
         if not cell.n:
-            notes.append(f"{cell.row}: {cell.column} was not measured.")
+            is_time = cell.column.startswith(TIME_TO)
+            why = "is not known: no clock, or never reached" if is_time else "was not measured"
+            notes.append(f"{cell.row}: {cell.column} {why}.")
         elif cell.missing:
             folders = ", ".join(path.name for path in cell.missing)
             notes.append(f"{cell.row}: {cell.column} is not known of {folders}; the others count.")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedlit.catalogue import CLOCK, ROUNDS_TO, TIME_TO
 from fedlit.errors import ConfigError, nearest
 from fedlit.results import Group, Run
 
@@ -74,9 +75,14 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def measured(run: Run, name: str, last: int = 1) -> float | None:
-    """The metric at the end of a run: mean of its `last` newest values, or what summary.json alone has."""
+    """The metric at the end of a run: mean of its `last` newest values, or what is known of the whole run."""
     value = run.final(name, last)
-    return value if value is not None else summary_metrics(run).get(name)
+    return value if value is not None else whole_run_metrics(run).get(name)
+
+
+def whole_run_metrics(run: Run) -> dict[str, float]:
+    """What has no curve: in summary.json alone, and the times at which thresholds were reached."""
+    return summary_metrics(run) | times_to(run)
 
 
 def summary_metrics(run: Run) -> dict[str, float]:
@@ -88,6 +94,17 @@ def summary_metrics(run: Run) -> dict[str, float]:
     }
 
 
+def times_to(run: Run) -> dict[str, float]:
+    """`time_to/0.40`: simulated time of the first round with this global accuracy, for the summary's `rounds_to`.
+
+    A threshold that was never reached is absent, as are all of them where there is no clock.
+    """
+    thresholds = [name.removeprefix(ROUNDS_TO) for name in run.summary if name.startswith(ROUNDS_TO)]
+    reached = [(row["global/acc"], row[CLOCK]) for row in run.rows if CLOCK in row and "global/acc" in row]
+    first = {text: next((time for acc, time in reached if acc >= float(text)), None) for text in thresholds}
+    return {f"{TIME_TO}{text}": time for text, time in first.items() if time is not None}
+
+
 def cell_of(group: Group, name: str, last: int = 1) -> Cell:
     """One metric of one group."""
     found = [(run, measured(run, name, last)) for run in group.runs]
@@ -97,7 +114,7 @@ def cell_of(group: Group, name: str, last: int = 1) -> Cell:
 
 def known_metrics(runs: Sequence[Run]) -> list[str]:
     """Names of everything that at least one run has at its end."""
-    names = [name for run in runs for name in (*run.metrics, *summary_metrics(run))]
+    names = [name for run in runs for name in (*run.metrics, *whole_run_metrics(run))]
     return list(dict.fromkeys(names))
 
 
@@ -112,7 +129,8 @@ def choose_metrics(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
             )
     if asked:
         return list(dict.fromkeys(asked))
-    return [name for name in DEFAULT_METRICS if name in known and not is_repetition(runs, name)] or known[:8]
+    usual = [name for name in DEFAULT_METRICS if name in known and not is_repetition(runs, name)]
+    return [*usual, *(name for name in known if name.startswith(TIME_TO))] or known[:8]
 
 
 def is_repetition(runs: Sequence[Run], name: str) -> bool:

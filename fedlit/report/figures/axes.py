@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WIDE_SPREAD = 20
 """Largest over smallest value from which an axis is logarithmic."""
+TIME = "simulated time (s)"
+"""The name of an axis."""
 STEPS = [1, 2, 2.5, 5, 10]
 """Between ticks, times a power of ten."""
 
@@ -25,6 +27,14 @@ def show_whole(axes: "Axes") -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
+
+
+def show_seconds(axes: "Axes") -> None:
+    """A few numbers on the x axis, as people write them."""
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(5, steps=STEPS))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
 
 
 def label_metric(axes: "Axes", name: str) -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import RECORD_COLUMNS, metric
+from fedlit.catalogue import CLOCK, RECORD_COLUMNS, metric
 from fedlit.errors import RunError
 from fedlit.results import Group, Run
 
@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 
 MOST_PANELS = 12
 """Small multiples up to what fits a page."""
-CLIENT_COLUMN = "clients."
-"""What a figure needs is a metric, `global/acc`, or with this prefix a column of clients.parquet, `clients.weight`."""
+CLIENT_COLUMN, SERVER_COLUMN = "clients.", "servers."
+"""A figure needs a metric, `global/acc`, or a column of clients.parquet or servers.parquet: `clients.weight`."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class Curve:
     std: Floats | None = None
     window: int = 1
     """Above 1, the line is a running mean over so many points, and the points themselves are drawn faintly."""
+    is_timed: bool = False
+    """Whether x is simulated time instead of rounds; each value then holds until the next one."""
 
 
 def curve_of(group: Group, name: str, label: str | None = None) -> Curve | None:
@@ -61,6 +63,29 @@ def curve_of(group: Group, name: str, label: str | None = None) -> Curve | None:
         return None
     values = np.array([[values[round] for round in common] for values in measured])
     return averaged(label or group.label, np.array(common, dtype=float), values)
+
+
+def curve_by_time(group: Group, name: str) -> Curve | None:
+    """A metric by simulated time, while all runs of the group are on their way; None if none of that was measured.
+
+    Seeds have other times, so each is read as a staircase: what was measured holds until the next measurement. The mean
+    of staircases steps at the times of any of them, and these are the grid.
+    """
+    measured = [timed_series(run, name) for run in group.runs]
+    if not all(times.size for times, _ in measured):
+        return None
+    first, last = max(times[0] for times, _ in measured), min(times[-1] for times, _ in measured)
+    every = np.unique(np.concatenate([times for times, _ in measured]))
+    grid = every[(every >= first) & (every <= last)]
+    values = np.array([own[np.searchsorted(times, grid, side="right") - 1] for times, own in measured])
+    return replace(averaged(group.label, grid, values), is_timed=True) if grid.size else None
+
+
+def timed_series(run: Run, name: str) -> tuple[Floats, Floats]:
+    """Simulated times and values, in the rounds that have both."""
+    times, values = finite_series(run, CLOCK), finite_series(run, name)
+    both = [round for round in values if round in times]
+    return np.array([times[round] for round in both]), np.array([values[round] for round in both])
 
 
 def averaged(label: str, x: Floats, values: Floats) -> Curve:
@@ -80,9 +105,9 @@ def final_values(group: Group, name: str) -> Floats:
     return np.where(np.isfinite(ends), ends, np.nan)
 
 
-def column(run: Run, name: str) -> Floats:
-    """A column of clients.parquet as numbers, NaN where there is nothing; empty if the run has no such records."""
-    values = stored_column(run, name)
+def column(run: Run, name: str, of: Literal["clients", "servers"] = "clients") -> Floats:
+    """A column of the records as numbers, NaN where there is nothing; empty if the run has no such records."""
+    values = stored_column(run, name, of)
     return np.array([], dtype=float) if values is None else np.asarray(values.to_numpy(), dtype=float)
 
 
@@ -92,11 +117,11 @@ def texts(run: Run, name: str) -> NDArray[np.str_]:
     return np.array([] if values is None else [str(text or "") for text in values.to_pylist()], dtype=np.str_)
 
 
-def stored_column(run: Run, name: str) -> Any:
+def stored_column(run: Run, name: str, of: Literal["clients", "servers"] = "clients") -> Any:
     """The column itself, or None where the run has none."""
     try:
-        table = run.clients
-    except RunError:  # the run has evaluated no clients: figures of users do without it
+        table = run.clients if of == "clients" else run.servers
+    except RunError:  # the run has no such records: figures of users, or of servers, do without it
         return None
     return table[name] if name in table.column_names else None
 
@@ -118,9 +143,11 @@ def number_columns(table: "pyarrow.Table") -> list[str]:
 
 
 def has(run: Run, need: str) -> bool:
-    """Whether the run has at least one finite value of a metric or a column of its clients."""
+    """Whether the run has at least one finite value of a metric or a column of its clients or servers."""
     if need.startswith(CLIENT_COLUMN):
         return bool(np.isfinite(column(run, need.removeprefix(CLIENT_COLUMN))).any())
+    if need.startswith(SERVER_COLUMN):
+        return bool(np.isfinite(column(run, need.removeprefix(SERVER_COLUMN), "servers")).any())
     return bool(finite_series(run, need))
 
 

@@ -1,11 +1,11 @@
-"""Lines by round, from plain arrays to a picture: a panel per metric, or small multiples with the same axes."""
+"""Lines by round or time, from plain arrays to a picture: a panel per metric, or small multiples with the same axes."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedlit.report.figures.axes import show_metric, show_shares, show_whole
+from fedlit.report.figures.axes import TIME, show_metric, show_seconds, show_shares, show_whole
 from fedlit.report.figures.base import Curve, Floats
 from fedlit.report.figures.look import Style, legend_below, name_panels, needs_width, new_panels, title_panels
 
@@ -20,13 +20,13 @@ _MARKED = 15  # up to so many points, each is marked
 
 
 def curves_figure(panels: Mapping[str, Sequence[Curve]], styles: Mapping[str, Style]) -> "Picture":
-    """Curves by round, one panel for each metric, a legend for all."""
+    """Curves, one panel for each metric, a legend for all."""
     labels = list(dict.fromkeys(curve.label for curves in panels.values() for curve in curves))
     picture, axes = new_panels(len(panels), columns=len(panels), wide=needs_width(labels))
     lines: dict[str, Line2D] = {}
     for panel, (name, curves) in zip(axes, panels.items(), strict=True):
         lines |= draw_curves(panel, curves, styles)
-        panel.set_xlabel("round")
+        panel.set_xlabel(TIME if curves[0].is_timed else "round")
         show_metric(panel, name, np.concatenate([curve.mean for curve in curves]))
     legend_below(picture, {label: lines[label] for label in labels})
     return picture
@@ -55,21 +55,26 @@ def draw_curves(axes: "Axes", curves: Sequence[Curve], styles: Mapping[str, Styl
     lines = {}
     for curve in curves:
         lines[curve.label] = draw_curve(axes, curve, styles[curve.label], banded=len(curves) <= MOST_BANDS)
-    show_whole(axes)
+    if any(curve.is_timed for curve in curves):
+        show_seconds(axes)
+    else:
+        show_whole(axes)
     return lines
 
 
 def draw_curve(axes: "Axes", curve: Curve, style: Style, *, banded: bool) -> "Line2D":
     """A line with its band, or with its running mean on top; a few points are marked, so that one can be seen."""
     mean = curve.mean
+    corners: Literal["steps-post", "default"] = "steps-post" if curve.is_timed else "default"
     if curve.window > 1:
         mean = running_mean(curve.mean, curve.window)
         axes.plot(curve.x, curve.mean, color=style.colour, linestyle=style.dash, linewidth=0.6, alpha=0.35)
     elif banded and curve.std is not None:
         low, high = curve.mean - curve.std, curve.mean + curve.std
-        axes.fill_between(curve.x, low, high, color=style.colour, alpha=0.16, linewidth=0)
+        step: Literal["post"] | None = "post" if curve.is_timed else None
+        axes.fill_between(curve.x, low, high, step=step, color=style.colour, alpha=0.16, linewidth=0)
     marker = style.marker if len(curve.x) <= _MARKED else ""
-    (line,) = axes.plot(curve.x, mean, color=style.colour, linestyle=style.dash, marker=marker)
+    (line,) = axes.plot(curve.x, mean, color=style.colour, linestyle=style.dash, marker=marker, drawstyle=corners)
     return line
 
 

@@ -6,8 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedlit.catalogue import CLOCK
 from fedlit.errors import RunError
-from fedlit.report.figures import bars, rounds, swept, users
+from fedlit.report.figures import bars, rounds, servers, swept, users
 from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all, states_of
 from fedlit.report.figures.look import DPI, look, styles_of
 from fedlit.results import Group
@@ -22,7 +23,7 @@ class Plan:
     """A figure that can be drawn of groups which have all that it needs."""
 
     needs: tuple[str, ...]
-    """Metrics, `global/acc`, columns of clients.parquet, `clients.weight`, or ANY_STATE."""
+    """Metrics, `global/acc`, columns of records, `clients.weight` or `servers.acc`, or ANY_STATE."""
     draw: Callable[..., Iterable[Drawn]]
     """Given groups, a style for each and, where it needs ANY_STATE, the `state`."""
 
@@ -41,6 +42,7 @@ ANY_STATE = f"{CLIENT_COLUMN}*"
 
 PLANS: dict[str, Plan] = {
     "accuracy": Plan(("global/acc",), rounds.accuracy),
+    "accuracy_by_time": Plan((CLOCK,), rounds.accuracy_by_time),
     "loss": Plan(("train/loss",), rounds.loss),
     "user_accuracy": Plan(("personal/acc",), rounds.user_accuracy),
     "min_max_user": Plan(("min_user/acc", "max_user/acc"), rounds.min_max_user),
@@ -52,6 +54,10 @@ PLANS: dict[str, Plan] = {
     "weight_by_client_group": Plan(("clients.weight",), rounds.weight_by_client_group),
     "variance": Plan(("users/acc_var",), bars.variance),
     "user_ranks": Plan(("clients.acc_global",), users.user_ranks),
+    "consensus": Plan(("cloud/consensus",), rounds.consensus),
+    "consensus_by_time": Plan(("cloud/consensus", CLOCK), rounds.consensus_by_time),
+    "server_accuracy": Plan(("servers.acc",), servers.server_accuracy),
+    "timeline": Plan(("servers.start_s", "servers.finish_s"), servers.timeline),
     "against_first_state": Plan((), swept.against_first_state),
     "swept_at_the_end": Plan((), swept.swept_at_the_end),
     "swept_by_round": Plan((), swept.swept_by_round),

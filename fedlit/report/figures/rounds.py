@@ -1,10 +1,10 @@
 """Figures by round: a line per group, or a panel per group where a group has several lines of its own.
 
-What is measured on a round's cohort jumps, because the cohort changes: it is drawn faintly, with its running mean on
-top.
+Where runs have a clock, some are drawn by simulated time too. What is measured on a round's cohort
+jumps, because the cohort changes: it is drawn faintly, with its running mean on top.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from fedlit.report.figures.base import (
     Figure,
     averaged,
     column,
+    curve_by_time,
     curve_of,
     definitions,
     panels_note,
@@ -36,23 +37,58 @@ Panels = dict[str, list[Curve]]
 
 def accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
     """The server's model on pooled test and validation data."""
-    yield by_round("accuracy", "Accuracy by round", groups, ("global/acc", "val/acc"), styles)
+    yield per_metric("accuracy", "Accuracy by round", groups, ("global/acc", "val/acc"), styles)
 
 
 def loss(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
     """The losses that were measured (FedBC's Fig. 3a: `global/train_loss`)."""
     names = ("global/loss", "global/train_loss", "train/loss")
-    yield by_round("loss", "Loss by round", groups, names, styles)
+    yield per_metric("loss", "Loss by round", groups, names, styles)
 
 
 def user_accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
     """What users get on their own data: from z, and from their personal models (pFedMe's Fig. 6 and 7)."""
     title = "Accuracy for users: the server's model and personal models"
-    yield by_round("user_accuracy", title, groups, ("global/user_acc", "personal/acc"), styles)
+    yield per_metric("user_accuracy", title, groups, ("global/user_acc", "personal/acc"), styles)
 
 
-def by_round(
+def accuracy_by_time(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """FedBCD's Fig. 4: what is reached when."""
+    names = ("global/acc", "personal/acc")
+    yield from by_time("accuracy_by_time", "Accuracy by simulated time", groups, names, styles)
+
+
+def consensus(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """How far servers are apart, by round."""
+    yield per_metric("consensus", "Distance between servers by round", groups, ("cloud/consensus",), styles)
+
+
+def consensus_by_time(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+    """The same by simulated time."""
+    title = "Distance between servers by simulated time"
+    yield from by_time("consensus_by_time", title, groups, ("cloud/consensus",), styles)
+
+
+def by_time(
     name: str, title: str, groups: Sequence[Group], metrics: Sequence[str], styles: Mapping[str, Style]
+) -> Iterator[Drawn]:
+    """A panel per metric, a staircase per group; nothing where no group has any of it."""
+    known = [measured for measured in metrics if any(curve_by_time(group, measured) for group in groups)]
+    if not known:
+        return
+    drawn = per_metric(name, title, groups, known, styles, curve_by_time)
+    several = " Seeds are averaged at the times of any of them." * any(len(group.runs) > 1 for group in groups)
+    caption = f"{drawn.figure.caption} A value holds until the next one was measured.{several}"
+    yield replace(drawn, figure=replace(drawn.figure, caption=caption))
+
+
+def per_metric(
+    name: str,
+    title: str,
+    groups: Sequence[Group],
+    metrics: Sequence[str],
+    styles: Mapping[str, Style],
+    curve_of: Callable[[Group, str], Curve | None] = curve_of,
 ) -> Drawn:
     """A panel per metric that any group has, a line per group."""
     panels: Panels = {}
