@@ -13,7 +13,7 @@ from fedlit.run import RunFolder
 
 HERE = Path(__file__).parent
 SCRIPTS = (
-    *("dom", "format", "state", "data", "selection", "series", "axes", "tip", "gestures", "linechart"),
+    *("dom", "format", "state", "data", "xaxis", "selection", "series", "axes", "tip", "gestures", "linechart"),
     *("sidebar", "curves", "finals", "userrows", "userchart", "users", "main"),
 )
 """The files of js/ in the order in which they stand in the page: each after those that it imports."""

@@ -30,7 +30,6 @@ from tests.clocked import with_clock
 from tests.problems import run, tiny_net
 from tests.report.folders import one_group, write_run
 
-
 OF_CLOUDS = ("accuracy_by_time", "consensus", "consensus_by_time", "server_accuracy", "timeline")
 
 

@@ -77,19 +77,20 @@ export function valueAxis(frame, ticks, y, label, unit) {
   return [...lines, ...texts, svg("text", { ...place, text: named })];
 }
 
-/** The axis of rounds, at the bottom. */
-export function roundAxis(frame, [first, last], x) {
-  const { ticks } = linearTicks(first, last, Math.max(2, Math.floor((frame.right - frame.left) / 70)), 1);
+/** The axis at the bottom; `axis` is of xaxis.js. */
+export function bottomAxis(frame, [first, last], x, axis) {
+  const count = Math.max(2, Math.floor((frame.right - frame.left) / 70));
+  const { ticks, step } = linearTicks(first, last, count, axis.leastStep);
   const line = svg("line", { class: "axis", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom });
   const texts = ticks.map((tick) =>
-    svg("text", { x: x(tick), y: frame.bottom + 16, "text-anchor": "middle", text: tick.toLocaleString("en") }),
+    svg("text", { x: x(tick), y: frame.bottom + 16, "text-anchor": "middle", text: axis.tick(tick, step) }),
   );
   const name = svg("text", {
     class: "name",
     x: (frame.left + frame.right) / 2,
     y: frame.bottom + 34,
     "text-anchor": "middle",
-    text: "round",
+    text: axis.name,
   });
   return [line, ...texts, name];
 }

@@ -1,4 +1,4 @@
-/** The views with curves by round: a chart for each chosen metric, and the smallest and largest users. */
+/** The views with curves: a chart for each chosen metric, and the smallest and largest users. */
 
 import { page } from "./data.js";
 import { html } from "./dom.js";
@@ -6,6 +6,7 @@ import { LineChart } from "./linechart.js";
 import { chosenMetrics, chosenRuns, noRun } from "./selection.js";
 import { linesOf } from "./series.js";
 import { change, state, toggled, zoomed } from "./state.js";
+import { byTime, xAxis } from "./xaxis.js";
 
 const PAIRS = [
   {
@@ -92,7 +93,8 @@ function pairLines({ low, high, words }) {
 }
 
 function common() {
-  return { zoom: zoomed(), smooth: state.smooth, empty: "None of the chosen runs has measured this." };
+  const empty = `None of the chosen runs has measured this${byTime() ? " on a clock" : ""}.`;
+  return { axis: xAxis(), zoom: zoomed(), smooth: state.smooth, empty };
 }
 
 function kept(name, caption) {

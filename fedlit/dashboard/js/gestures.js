@@ -18,12 +18,12 @@ export function listen(chart) {
     if (!chart.frame) return;
     const pixel = pixelOf(chart, event);
     if (start != null && Math.abs(pixel - start) >= LEAST_DRAG) drawDrag(chart, start, pixel);
-    else chart.point(chart.roundAt(pixel), event.offsetY);
+    else chart.point(chart.placeAt(pixel), event.offsetY);
   });
   picture.addEventListener("pointerup", (event) => {
     const end = pixelOf(chart, event);
     if (start != null && Math.abs(end - start) >= LEAST_DRAG)
-      zoomTo(chart, chart.roundAt(Math.min(start, end)), chart.roundAt(Math.max(start, end)));
+      zoomTo(chart, chart.placeAt(Math.min(start, end)), chart.placeAt(Math.max(start, end)));
     start = null;
   });
   picture.addEventListener("pointercancel", () => {
@@ -66,17 +66,18 @@ function answerKey(chart, event) {
 }
 
 function move(chart, steps) {
-  const inside = chart.rounds.filter((round) => round >= chart.span[0] && round <= chart.span[1]);
-  const at = chart.round == null ? (steps > 0 ? -1 : inside.length) : inside.indexOf(chart.round);
+  const inside = chart.inside(chart.span);
+  const at = chart.place == null ? (steps > 0 ? -1 : inside.length) : inside.indexOf(chart.place);
   chart.point(inside[Math.max(0, Math.min(inside.length - 1, at + steps))]);
 }
 
 function zoomAround(chart, factor) {
   const [first, last] = chart.span;
-  const middle = chart.round ?? (first + last) / 2;
+  const middle = chart.place ?? (first + last) / 2;
   const reach = ((last - first) * factor) / 2;
-  const low = Math.max(chart.rounds[0], Math.round(middle - reach));
-  const high = Math.min(chart.rounds.at(-1), Math.round(middle + reach));
-  const all = low === chart.rounds[0] && high === chart.rounds.at(-1);
-  if (high - low >= 2) change({ zoom: all ? null : [low, high] });
+  const { fitted } = chart.spec.axis;
+  const low = Math.max(chart.places[0], fitted(middle - reach));
+  const high = Math.min(chart.places.at(-1), fitted(middle + reach));
+  const all = low === chart.places[0] && high === chart.places.at(-1);
+  if (chart.inside([low, high]).length > 2) change({ zoom: all ? null : [low, high] });
 }

@@ -1,6 +1,6 @@
-/** A chart of lines by round: what is drawn. How it answers pointer and keys is in gestures.js. */
+/** A chart of lines by round or simulated time: what is drawn. How it answers pointer and keys is in gestures.js. */
 
-import { domainOf, frameOf, roundAxis, scale, valueAxis, valueTicks } from "./axes.js";
+import { domainOf, frameOf, bottomAxis, scale, valueAxis, valueTicks } from "./axes.js";
 import { html, svg, swatch } from "./dom.js";
 import { shown, shownSpread } from "./format.js";
 import { listen } from "./gestures.js";
@@ -19,15 +19,15 @@ export class LineChart {
     this.empty = html("p", { class: "empty", hidden: true });
     this.element = html("figure", { class: "card" }, caption, this.picture, this.empty);
     this.picture.chart = this;
-    this.round = null; // the one that the crosshair is on
+    this.place = null; // on the x axis, where the crosshair is
     RESIZED.observe(this.picture);
     listen(this);
   }
 
-  /** `spec`: lines, label, unit, log, zoom ([first, last] or null), smooth, bands, empty (said without lines). */
+  /** `spec`: lines, axis (of xaxis.js), label, unit, log, zoom ([first, last] or null), smooth, bands, empty (text). */
   update(spec) {
     this.spec = spec;
-    this.round = null;
+    this.place = null;
     const bare = !spec.lines.length;
     this.empty.hidden = !bare;
     this.empty.textContent = spec.empty;
@@ -35,9 +35,9 @@ export class LineChart {
     this.picture.toggleAttribute("hidden", bare);
     this.picture.setAttribute(
       "aria-label",
-      `${spec.label} by round. Arrow keys move through the rounds, + and − zoom.`,
+      `${spec.label} by ${spec.axis.label}. Arrow keys move through the ${spec.axis.places}, + and − zoom.`,
     );
-    this.rounds = [...new Set(spec.lines.flatMap((line) => line.rounds))].sort((a, b) => a - b);
+    this.places = [...new Set(spec.lines.flatMap((line) => line.at))].sort((a, b) => a - b);
     this.drawn = spec.lines.map((line) => drawnLine(line, spec.smooth));
     this.draw();
   }
@@ -46,7 +46,7 @@ export class LineChart {
     const { width, height } = this.picture.getBoundingClientRect();
     if (!this.spec?.lines.length || width < 80) return;
     const { spec } = this;
-    this.span = spec.zoom ?? widened(this.rounds[0], this.rounds.at(-1));
+    this.span = spec.zoom ?? widened(this.places[0], this.places.at(-1));
     const values = domainOf(this.visibleValues(), spec.unit, spec.log) ?? (spec.log ? [0.1, 1] : [0, 1]);
     const ticks = valueTicks(values, spec.unit, spec.log, 5);
     this.frame = frameOf(width, height, ticks);
@@ -55,7 +55,7 @@ export class LineChart {
     this.overlay = svg("g");
     const axes = [
       ...valueAxis(this.frame, ticks, this.y, spec.label, spec.unit),
-      ...roundAxis(this.frame, this.span, this.x),
+      ...bottomAxis(this.frame, this.span, this.x, spec.axis),
     ];
     this.picture.replaceChildren(...axes, this.plot(), this.overlay);
   }
@@ -64,8 +64,8 @@ export class LineChart {
     const [first, last] = this.span;
     const seen = [];
     for (const line of this.drawn) {
-      line.rounds.forEach((round, at) => {
-        if (round >= first && round <= last)
+      line.at.forEach((place, at) => {
+        if (place >= first && place <= last)
           seen.push(...(this.spec.bands ? [line.low[at], line.high[at]] : [line.middle[at]]));
       });
     }
@@ -87,66 +87,70 @@ export class LineChart {
 
   path(line) {
     const kind = line.single ? "line single" : "line";
+    const points = this.points(line.at, line.middle);
     return svg("path", {
       class: `${kind} ${line.style.tone}`,
       "stroke-dasharray": line.style.dash,
-      d: this.points(line.rounds, line.middle),
+      d: points.length === 1 ? `M${points[0]}h0.1` : `M${points.join("L")}`,
     });
   }
 
   band(line) {
-    const back = this.points([...line.rounds].reverse(), [...line.low].reverse());
-    return svg("path", {
-      class: `band ${line.style.tone}`,
-      d: `${this.points(line.rounds, line.high)}${back.replace("M", "L")}Z`,
-    });
+    const around = [...this.points(line.at, line.high), ...this.points(line.at, line.low).reverse()];
+    return svg("path", { class: `band ${line.style.tone}`, d: `M${around.join("L")}Z` });
   }
 
-  points(rounds, values) {
+  /** The pixels of a line, with the corners of a staircase where values hold until the next one. */
+  points(at, values) {
     const lowest = this.spec.log ? Number.MIN_VALUE : -Infinity;
-    const parts = rounds.map(
-      (round, at) => `${this.x(round).toFixed(1)} ${this.y(Math.max(lowest, values[at])).toFixed(1)}`,
-    );
-    return parts.length === 1 ? `M${parts[0]}h0.1` : `M${parts.join("L")}`;
+    const xs = at.map((place) => this.x(place).toFixed(1));
+    const ys = values.map((value) => this.y(Math.max(lowest, value)).toFixed(1));
+    const corner = (step) => (this.spec.axis.stepped && step > 0 ? [`${xs[step]} ${ys[step - 1]}`] : []);
+    return xs.flatMap((x, step) => [...corner(step), `${x} ${ys[step]}`]);
   }
 
-  /** The round that is measured nearest to a pixel. */
-  roundAt(pixel) {
-    const [first, last] = this.span;
-    const inside = this.rounds.filter((round) => round >= first && round <= last);
+  /** The places of any line between two, both included. */
+  inside([first, last]) {
+    return this.places.filter((place) => place >= first && place <= last);
+  }
+
+  /** The place that is measured nearest to a pixel. */
+  placeAt(pixel) {
+    const inside = this.inside(this.span);
     return inside.reduce(
-      (best, round) => (Math.abs(this.x(round) - pixel) < Math.abs(this.x(best) - pixel) ? round : best),
+      (best, place) => (Math.abs(this.x(place) - pixel) < Math.abs(this.x(best) - pixel) ? place : best),
       inside[0],
     );
   }
 
-  /** Crosshair, dots and values of a round; the line nearest to `pixel` (if given) stands out. */
-  point(round, pixel = null) {
-    if (round == null) return this.unpoint();
-    this.round = round;
-    const known = this.spec.lines.map((line, at) => ({ at, ...hitOf(line, round) })).filter((hit) => hit.index >= 0);
+  /** Crosshair, dots and values at a place; the line nearest to `pixel` (if given) stands out. */
+  point(place, pixel = null) {
+    if (place == null) return this.unpoint();
+    const { axis } = this.spec;
+    this.place = place;
+    const known = this.spec.lines.map((line, at) => ({ at, ...hitOf(line, place) })).filter((hit) => hit.index >= 0);
     known.sort((a, b) => b.value - a.value);
-    const measured = known.filter((hit) => hit.exact);
+    const measured = known.filter((hit) => hit.exact || axis.stepped);
     const near = pixel == null ? null : nearest(measured, (hit) => Math.abs(this.y(hit.value) - pixel));
     this.paths.forEach((path, at) => path.classList.toggle("near", at === near?.at));
     this.picture.classList.toggle("pointed", near != null);
-    this.cross(round, measured);
-    const rows = known.map((hit) => [swatch(hit.line.style), labelAt(hit), this.textAt(hit), hit === near]);
-    return showTip(this.picture, `Round ${round.toLocaleString("en")}`, rows, this.x(round), pixel ?? this.frame.top);
+    this.cross(place, measured);
+    const rows = known.map((hit) => [swatch(hit.line.style), labelAt(hit, axis), this.textAt(hit), hit === near]);
+    return showTip(this.picture, axis.heading(place), rows, this.x(place), pixel ?? this.frame.top);
   }
 
-  cross(round, hits) {
+  cross(place, hits) {
     const { top, bottom } = this.frame;
-    const line = svg("line", { class: "cross", x1: this.x(round), x2: this.x(round), y1: top, y2: bottom });
+    const line = svg("line", { class: "cross", x1: this.x(place), x2: this.x(place), y1: top, y2: bottom });
     const inside = hits.map((hit) => ({ hit, y: this.y(hit.value) })).filter(({ y }) => y >= top && y <= bottom);
     const dots = inside.map(({ hit, y }) =>
-      svg("circle", { class: `dot ${hit.line.style.tone}`, cx: this.x(round), cy: y, r: 4 }),
+      svg("circle", { class: `dot ${hit.line.style.tone}`, cx: this.x(place), cy: y, r: 4 }),
     );
     this.overlay.replaceChildren(line, ...dots);
   }
 
   unpoint() {
-    this.round = null;
+    this.place = null;
     this.overlay?.replaceChildren();
     this.picture.classList.remove("pointed");
     this.paths?.forEach((path) => path.classList.remove("near"));
@@ -176,16 +180,19 @@ function nearest(items, distance) {
   return items.reduce((best, item) => (best === undefined || distance(item) < distance(best) ? item : best), undefined);
 }
 
-/** Where a line is in a round: measured there, or before it if it was measured after it as well; else index -1. */
-function hitOf(line, round) {
-  const after = line.rounds.findIndex((other) => other >= round);
-  const exact = line.rounds[after] === round;
+/** Where a line is at a place: measured there, or before it if it was measured after it as well; else index -1. */
+function hitOf(line, place) {
+  const after = line.at.findIndex((other) => other >= place);
+  const exact = line.at[after] === place;
   const index = exact ? after : after - 1;
   return after < 0 ? { line, index: -1 } : { line, index, exact, value: line.values[index] };
 }
 
-/** The label says so where not all runs of a group have a value, or where it is of an earlier round. */
-function labelAt({ line, index, exact }) {
-  const some = line.counts && line.counts[index] < line.of ? ` (${line.counts[index]} of ${line.of} runs)` : "";
-  return `${line.label}${some}${exact ? "" : ` (round ${line.rounds[index]})`}`;
+/** The label says where not all runs of a group have a value, where it is of an earlier round, and the other axis. */
+function labelAt({ line, index, exact }, axis) {
+  const remarks = [];
+  if (line.counts && line.counts[index] < line.of) remarks.push(`${line.counts[index]} of ${line.of} runs`);
+  if (!exact && !axis.stepped) remarks.push(`round ${line.at[index]}`);
+  if (Number.isFinite(line.others[index][0])) remarks.push(axis.other(line.others[index]));
+  return remarks.length ? `${line.label} (${remarks.join(", ")})` : line.label;
 }

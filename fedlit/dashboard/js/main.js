@@ -4,11 +4,12 @@ import { showCurves, showExtremes } from "./curves.js";
 import { page, readPage } from "./data.js";
 import { byId, counted, html, swatch } from "./dom.js";
 import { showFinals } from "./finals.js";
-import { passes, ticked, withTicks } from "./selection.js";
+import { chosenRuns, passes, ticked, withTicks } from "./selection.js";
 import { buildSidebar, updateSidebar } from "./sidebar.js";
 import { change, onChange, readState, state, zoomed } from "./state.js";
 import { hideTip } from "./tip.js";
 import { showUsers } from "./users.js";
+import { byTime, hasClock, xAxis } from "./xaxis.js";
 
 const VIEWS = { curves: showCurves, extremes: showExtremes, finals: showFinals, users: showUsers };
 const THEMES = ["system", "light", "dark"];
@@ -77,6 +78,9 @@ function listen() {
   document
     .querySelectorAll("[name=mode]")
     .forEach((radio) => radio.addEventListener("change", () => change({ mode: radio.value })));
+  document
+    .querySelectorAll("[name=axis]")
+    .forEach((radio) => radio.addEventListener("change", () => change({ x: radio.value, zoom: null })));
   const tabs = [...document.querySelectorAll("[role=tab]")];
   tabs.forEach((tab) => tab.addEventListener("click", () => change({ tab: tab.id.slice(4) })));
   tabs.forEach((tab, at) => tab.addEventListener("keydown", (event) => walkTabs(tabs, at, event)));
@@ -106,11 +110,20 @@ function updateToolbar() {
   byId("smoothing-label").hidden = !curves;
   byId("smoothing").value = String(state.smooth);
   byId("zoom-reset").hidden = !curves || !zoomed();
-  byId("zoom-reset").textContent = `Rounds ${zoomed()?.join(" to ")} · show all`;
+  byId("zoom-reset").textContent = zoomed() && `${xAxis().range(zoomed())} · show all`;
+  byId("axis").hidden = !curves || !page.runs.some(hasClock);
   byId("hint").hidden = !curves;
-  byId("hint").textContent =
-    state.smooth > 1 ? "Lines are moving averages; dots and values are as measured." : "Drag across a chart to zoom.";
+  byId("hint").textContent = hint();
   document.querySelectorAll("[name=mode]").forEach((radio) => (radio.checked = radio.value === state.mode));
+  document.querySelectorAll("[name=axis]").forEach((radio) => (radio.checked = (radio.value === "time") === byTime()));
+}
+
+/** What to know of the curves as they are drawn. */
+function hint() {
+  const without = byTime() ? chosenRuns().filter((run) => !hasClock(run)).length : 0;
+  const missing = without ? ` Without a clock, and so not drawn: ${counted(without, "run")}.` : "";
+  const lines = "Lines are moving averages; dots and values are as measured.";
+  return (state.smooth > 1 ? lines : "Drag across a chart to zoom.") + missing;
 }
 
 /** Groups that pass the filters; a pressed one is drawn. The buttons are only replaced if they are others. */

@@ -20,9 +20,10 @@ const FIELDS = {
   off: list([]), // keys of runs that are not ticked
   metrics: list(null), // null: the usual ones
   mode: text("mean"),
+  x: text("round"), // or time; `xAxis` reads it
   smooth: number(1),
   log: list([]), // metrics on a logarithmic axis
-  zoom: list(null), // first and last round; `zoomed` reads it
+  zoom: list(null), // first and last place on the x axis; `zoomed` reads it
   sort: text(""),
   down: text(""),
   run: text(""),
@@ -58,7 +59,7 @@ export function onChange(listener) {
   listeners.push(listener);
 }
 
-/** First and last round of the zoom as numbers, or null. */
+/** First and last place of the zoom as numbers, or null. */
 export function zoomed() {
   const [first, last] = state.zoom?.map(Number) ?? [];
   return first < last ? [first, last] : null;

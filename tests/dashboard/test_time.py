@@ -1,0 +1,170 @@
+"""Curves by simulated time in a real browser: offered where a run has a clock, and true to what was measured."""
+
+import re
+import shutil
+from pathlib import Path
+from statistics import mean, stdev
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from fedlit.dashboard import write_dashboard
+from fedlit.results import find_runs
+from tests.clocked import with_clock
+from tests.dashboard.browser import Page, row_of
+from tests.dashboard.conftest import ROUNDS
+from tests.dashboard.test_charts import FIRST, numbers
+
+CHOICE = "#axis"
+BY_TIME = "input[value=time] + span"
+
+
+@pytest.fixture(scope="module")
+def clocked(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained runs on a clock, and fedbc-1 without one."""
+    folder = tmp_path_factory.mktemp("clocked")
+    for seed, name in enumerate(("fedavg-0", "fedavg-1", "fedbc-0")):
+        with_clock(shutil.copytree(trained / name, folder / name), seed=seed)
+    shutil.copytree(trained / "fedbc-1", folder / "fedbc-1")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def timed(clocked: Path) -> Path:
+    """The dashboard of these runs."""
+    write_dashboard(find_runs([clocked]), clocked / "page.html")
+    return clocked / "page.html"
+
+
+def rows_of(run: Path) -> list[dict[str, float]]:
+    """metrics.csv, read without fedlit."""
+    return [row_of(run, number) for number in range(ROUNDS + 1)]
+
+
+def held(run: Path, time: float) -> dict[str, float]:
+    """The row that holds at a time, which the page shows in four digits."""
+    return [row for row in rows_of(run) if row["time/sim_s"] <= time * (1 + 5e-4)][-1]
+
+
+def axis_name(page: Page) -> str:
+    return page.texts("svg.chart .name")[-1]
+
+
+def test_runs_without_a_clock_offer_no_other_axis(page: Page, dashboard: Path) -> None:
+    page.open(dashboard)
+    assert page.texts(CHOICE) == []
+    page.open(dashboard, "x=time")
+    assert axis_name(page) == "round"
+    assert len(page.lines()) == 2
+
+
+def test_the_reader_chooses_round_or_simulated_time(page: Page, timed: Path) -> None:
+    page.open(timed, "metrics=global/acc")
+    assert axis_name(page) == "round"
+    before = page.lines()
+    page.click(BY_TIME)
+    assert axis_name(page) == "simulated time (s)"
+    assert page.lines() != before
+    assert page.one(FIRST).get_attribute("aria-label").startswith("global accuracy by simulated time. Arrow keys")
+    page.click("input[value=round] + span")
+    assert page.lines() == before
+
+
+def test_a_line_by_time_is_a_staircase(page: Page, timed: Path) -> None:
+    page.open(timed, "x=time&mode=runs&metrics=global/acc")
+    corners = [tuple(map(float, point.split())) for point in page.lines()[0].removeprefix("M").split("L")]
+    assert len(corners) == 2 * ROUNDS + 1
+    assert all(a[0] == b[0] or a[1] == b[1] for a, b in zip(corners, corners[1:], strict=False))
+
+
+def test_hover_by_time_tells_the_round_and_the_value_of_that_round(page: Page, timed: Path, clocked: Path) -> None:
+    page.open(timed, "x=time&mode=runs&metrics=global/loss")
+    page.hover(FIRST, -60, 0)
+    heading, rows = page.tip()
+    time = numbers(heading)[0]
+    assert re.fullmatch(r"At [\d.]+ s", heading)
+    for label, text in rows.items():
+        found = re.fullmatch(r"(\w+), seed (\d) \(round (\d+)\)", label)
+        assert found is not None
+        row = held(clocked / f"{found[1].lower()}-{found[2]}", time)
+        assert int(found[3]) == row["round"]
+        assert numbers(text)[0] == pytest.approx(row["global/loss"], rel=5e-4)
+    assert len(rows) == 3
+
+
+def test_hover_by_time_shows_the_mean_of_staircases(page: Page, timed: Path, clocked: Path) -> None:
+    page.open(timed, "x=time&metrics=global/loss")
+    page.hover(FIRST, -60, 0)
+    heading, rows = page.tip()
+    both = [held(clocked / f"fedavg-{seed}", numbers(heading)[0]) for seed in (0, 1)]
+    (label,) = [label for label in rows if label.startswith("FedAvg")]
+    low, high = sorted(int(row["round"]) for row in both)
+    assert label == (f"FedAvg (round {low})" if low == high else f"FedAvg (rounds {low} to {high})")
+    values = [row["global/loss"] for row in both]
+    assert numbers(rows[label]) == pytest.approx([mean(values), stdev(values)], abs=0.00051)
+
+
+def test_hover_by_round_tells_the_time(page: Page, timed: Path, clocked: Path) -> None:
+    page.open(timed, "mode=runs&metrics=global/loss")
+    page.hover(FIRST, 30, 0)
+    heading, rows = page.tip()
+    time = row_of(clocked / "fedavg-0", int(heading.split()[1]))["time/sim_s"]
+    (label,) = [label for label in rows if label.startswith("FedAvg, seed 0")]
+    assert numbers(label.partition("(")[2]) == pytest.approx([time], rel=5e-4)
+    assert "FedBC, seed 1" in rows, "it has no clock"
+
+
+def test_runs_without_a_clock_are_counted_where_they_are_not_drawn(page: Page, timed: Path) -> None:
+    page.open(timed, "mode=runs&metrics=global/acc")
+    assert len(page.lines()) == 4
+    page.click(BY_TIME)
+    assert len(page.lines()) == 3
+    assert page.texts("#hint")[0].endswith("Without a clock, and so not drawn: 1 run.")
+    page.open(timed, "x=time&mode=runs&metrics=global/acc&algorithm=FedBC&seed=1")
+    assert page.texts("#view .empty") == ["None of the chosen runs has measured this on a clock."]
+
+
+def test_a_zoom_is_in_seconds_is_kept_and_ends_with_the_axis(page: Page, timed: Path) -> None:
+    page.open(timed, "x=time")
+    whole = page.lines()
+    page.drag(FIRST, -60, 60)
+    assert re.fullmatch(r"[\d.]+ to [\d.]+ s · show all", page.texts("#zoom-reset")[0])
+    page.hover("h1")
+    drawn, zoom = page.lines(), page.texts("#zoom-reset")
+    assert drawn != whole
+    page.reload()
+    assert page.lines() == drawn
+    assert page.texts("#zoom-reset") == zoom
+    page.click("input[value=round] + span")
+    assert page.texts("#zoom-reset") == []
+
+
+def test_keys_walk_through_times_and_zoom(page: Page, timed: Path) -> None:
+    page.open(timed, "x=time")
+    page.js("document.querySelector('svg.chart').focus()")
+    chart = page.browser.switch_to.active_element
+    chart.send_keys(Keys.HOME)
+    assert page.tip()[0] == "At 0 s"
+    chart.send_keys(Keys.ARROW_RIGHT)
+    assert numbers(page.tip()[0])[0] > 0
+    chart.send_keys("+")
+    page.settle()
+    assert page.texts("#zoom-reset")[0].startswith("0 to ")
+    chart.send_keys(Keys.ESCAPE)
+    page.settle()
+    assert page.texts("#zoom-reset") == []
+
+
+def test_the_smallest_and_largest_users_have_the_axis_and_tables_do_not(page: Page, timed: Path) -> None:
+    page.open(timed, "x=time&tab=extremes")
+    assert set(page.texts("svg.chart .name")[1::2]) == {"simulated time (s)"}
+    page.click("#tab-finals")
+    assert page.texts(CHOICE) == []
+
+
+@pytest.mark.parametrize("width", [420, 1280])
+def test_the_choice_fits_into_the_window(page: Page, timed: Path, width: int) -> None:
+    page.resize(width)
+    page.open(timed, "x=time")
+    assert page.js("return document.documentElement.scrollWidth") <= width
+    assert page.texts(f"{CHOICE} label") == ["Round", "Simulated time"]
