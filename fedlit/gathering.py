@@ -1,7 +1,7 @@
 """The beginning of a round: who takes part, what they receive, what they kept."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -90,8 +90,10 @@ class Gathering:
         options, ids, round = self.options, server.clients, server.rounds
         sizes = self.population.sizes.numpy()[ids]
         count = 1 if self.client.pools_data else options.clients_per_round
-        arrivals = None if options.clock is None else options.clock.latency.arrivals(options.seed, round, ids)
-        drawn = options.sampler.select(options.seed, round, sizes, count, arrivals=arrivals, server=server.id)
+        known: dict[str, Any] = {"server": server.id} if server.id else {}
+        if options.clock is not None:
+            known["arrivals"] = options.clock.latency.arrivals(options.seed, round, ids)
+        drawn = options.sampler.select(options.seed, round, sizes, count, **known)
         generator = self._stream.at(options.seed, Purpose.COHORT, round=round, client=server.id, index=1)
         chosen = self.client.select(drawn, len(sizes), generator)
         return Selection(ids[chosen.train].tolist(), ids[chosen.report].tolist())

@@ -30,7 +30,7 @@ SERVER_COLUMNS = (
 )
 """Of servers.parquet; docs/metrics.md says what they mean."""
 _SHORT = ("trainer.", "model.", "data.")
-_LONGEST = 40
+_LONGEST = 120
 """Characters of a value in a label."""
 
 

@@ -106,8 +106,8 @@ def check_cohort(
                 f"trainer.clients_per_round is {clients_per_round}, but {whose} only {len(ids)} clients. Set it to "
                 f"{len(ids)} or less, or make more clients (data.num_clients)."
             )
-        arrivals = None if clock is None else clock.latency.arrivals(0, 0, ids)
-        sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, arrivals=arrivals, server=number)
+        known = {} if clock is None else {"arrivals": clock.latency.arrivals(0, 0, ids)}
+        sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, **known)
     return max(len(ids) for ids in parts)
 
 

@@ -47,7 +47,7 @@ _NOT_DESCRIBED = frozenset({"callbacks", "logger", "profiler", "run", "resume", 
 """Objects that only watch, and what says where to write; callbacks are described apart."""
 
 
-BROUGHT = "weights"
+BROUGHT = "brought_weights"
 """Fingerprint of the weights that a net brings. A resumed run has its checkpoint's, so there they do not count."""
 FINGERPRINTS = {
     BROUGHT: "the net brings other weights",

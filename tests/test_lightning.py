@@ -307,6 +307,8 @@ def test_server_callbacks_are_called_hook_by_hook_in_the_order_given() -> None:
 class Watching(ServerCallback):
     """Keeps what it saw when local training was done and when the server had moved."""
 
+    decides = False
+
     def __init__(self) -> None:
         self.trained: list[dict[int, Tensor]] = []
         self.steps: list[dict[int, int]] = []
@@ -315,7 +317,7 @@ class Watching(ServerCallback):
         self.initial: dict[str, Tensor] = {}
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        self.initial = self.initial or {name: value.clone() for name, value in client.net.state_dict().items()}
+        self.initial = self.initial or {name: value.clone() for name, value in self.server.model.items()}
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         flat = torch.cat([value.flatten(1) for value in cohort.params.values()], 1)
@@ -324,7 +326,7 @@ class Watching(ServerCallback):
         self.state.append(dict(cohort.state))
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        self.moved.append((cohort, {name: value.clone() for name, value in client.net.state_dict().items()}))
+        self.moved.append((cohort, {name: value.clone() for name, value in self.server.model.items()}))
 
 
 def test_users_callback_comes_after_the_algorithms_own() -> None:
@@ -601,7 +603,14 @@ def test_dropout_draws_the_same_masks_in_a_repeated_run() -> None:
 def test_dropout_draws_other_masks_with_another_seed(rate: float, differs: bool) -> None:
     """Whole batches and one client: without dropout the seed decides nothing but the order of a sum."""
     one, other = (
-        z_of(fit(FedAvg(from_seed(0, nn.Dropout(rate)), batch_size=1000), seed=seed, sampler=FixedSampler([1])))
+        z_of(
+            fit(
+                FedAvg(from_seed(0, nn.Dropout(rate)), batch_size=1000),
+                seed=seed,
+                sampler=FixedSampler([1]),
+                initial_weights="net",
+            )
+        )
         for seed in (0, 1)
     )
     assert (float((one["0.weight"] - other["0.weight"]).abs().max()) > 1e-4) is differs

@@ -197,7 +197,7 @@ def other_net() -> Softmax:
 def test_pooled_pass_gives_every_user_the_scores_of_a_loop_over_users(
     evaluator: Evaluator, client: Counting, data: Overlapping
 ) -> None:
-    _, users = evaluator.global_model()
+    _, users = evaluator.global_model(evaluator.client.net.state_dict())
     expected = np.array([measured(client.net, data, rows) for rows in data.everyone.test])
     np.testing.assert_allclose(users.hits.numpy(), expected[:, 0])
     np.testing.assert_allclose(users.losses.numpy(), expected[:, 1], rtol=1e-12)
@@ -207,44 +207,44 @@ def test_pooled_pass_gives_every_user_the_scores_of_a_loop_over_users(
 def test_pooled_metrics_count_every_sample_once(
     evaluator: Evaluator, client: Counting, data: Overlapping, name: str, rows: str
 ) -> None:
-    metrics, _ = evaluator.global_model()
+    metrics, _ = evaluator.global_model(evaluator.client.net.state_dict())
     hits, losses = measured(client.net, data, getattr(data, rows))
     count = len(set(getattr(data, rows).tolist()))
     assert (metrics[f"{name}/acc"], metrics[f"{name}/loss"]) == pytest.approx((hits / count, losses / count), rel=1e-12)
 
 
 def test_user_metrics_are_the_distribution_of_own_test_accuracy(evaluator: Evaluator) -> None:
-    metrics, users = evaluator.global_model()
+    metrics, users = evaluator.global_model(evaluator.client.net.state_dict())
     known = users.accuracy[:2].numpy()
     assert metrics["global/user_acc"] == pytest.approx(known.mean())
     assert (metrics["users/acc_min"], metrics["users/acc_max"]) == (known.min(), known.max())
 
 
 def test_user_without_test_samples_has_no_accuracy(evaluator: Evaluator) -> None:
-    _, users = evaluator.global_model()
+    _, users = evaluator.global_model(evaluator.client.net.state_dict())
     assert users.accuracy.isnan().tolist() == [False, False, True]
 
 
 def test_no_validation_data_means_no_validation_metrics(client: Counting) -> None:
     data = tiny_data()
     data.setup()
-    metrics, _ = Evaluator(client, data).global_model()
+    metrics, _ = Evaluator(client, data).global_model(client.net.state_dict())
     assert not [name for name in metrics if name.startswith("val/")]
 
 
 def test_evaluation_in_small_chunks_gives_the_same_numbers(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, _ = evaluator.global_model()
+    whole, _ = evaluator.global_model(evaluator.client.net.state_dict())
     monkeypatch.setattr(fedlit.evaluate, "CHUNK", 4)
-    chunked, _ = evaluator.global_model()
+    chunked, _ = evaluator.global_model(evaluator.client.net.state_dict())
     assert chunked == pytest.approx(whole, rel=1e-12, abs=1e-15)
 
 
 def test_every_row_that_any_test_needs_is_scored_once(
     evaluator: Evaluator, client: Counting, data: Overlapping
 ) -> None:
-    evaluator.global_model()
+    evaluator.global_model(evaluator.client.net.state_dict())
     assert sum(client.passes) == len(data.global_test) + len(data.global_val)
 
 
@@ -258,13 +258,13 @@ def test_evaluation_sees_the_net_in_evaluation_mode_and_leaves_it_in_training_mo
 
     data, net = tiny_data(), Noting(FEATURES, CLASSES).double()
     data.setup()
-    Evaluator(FedAvg(net), data).global_model()
+    Evaluator(FedAvg(net), data).global_model(net.state_dict())
     assert (set(modes), net.training) == ({False}, True)
 
 
 @pytest.fixture
 def measuring(client: Counting, data: Overlapping) -> Measuring:
-    return Measuring(client, data, UserModels(client.net.state_dict, ClientStates()), MeasureOptions())
+    return Measuring(client, data, UserModels(lambda user: client.net.state_dict(), ClientStates()), MeasureOptions())
 
 
 def trained(measuring: Measuring, *users: int) -> None:
@@ -275,7 +275,7 @@ def trained(measuring: Measuring, *users: int) -> None:
 
 
 def test_kept_model_of_a_user_is_evaluated_on_its_own_test(measuring: Measuring, data: Overlapping) -> None:
-    _, shared = measuring.evaluator.global_model()
+    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
     trained(measuring, 1)
     local = measuring.local_models(shared)
     assert (float(local.hits[1]), float(local.losses[1])) == pytest.approx(
@@ -284,14 +284,14 @@ def test_kept_model_of_a_user_is_evaluated_on_its_own_test(measuring: Measuring,
 
 
 def test_user_without_a_kept_model_has_the_scores_of_the_global_one(measuring: Measuring) -> None:
-    _, shared = measuring.evaluator.global_model()
+    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
     trained(measuring, 1)
     local = measuring.local_models(shared)
     assert (local.hits[0], local.losses[0]) == (shared.hits[0], shared.losses[0])
 
 
 def test_kept_model_is_evaluated_again_only_when_it_changed(measuring: Measuring, client: Counting) -> None:
-    _, shared = measuring.evaluator.global_model()
+    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
     tests = [len(rows) for rows in measuring.data.everyone.test]
     scored = []
     for changed in ([0, 1], [], [1], [1]):
@@ -304,12 +304,12 @@ def test_kept_model_is_evaluated_again_only_when_it_changed(measuring: Measuring
 
 
 def test_kept_scores_stay_when_the_global_model_moves(measuring: Measuring, client: Counting) -> None:
-    _, shared = measuring.evaluator.global_model()
+    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
     trained(measuring, 0)
     before = measuring.local_models(shared)
     with torch.no_grad():
         client.net.linear.weight.neg_()
-    _, moved = measuring.evaluator.global_model()
+    _, moved = measuring.evaluator.global_model(measuring.client.net.state_dict())
     after = measuring.local_models(moved)
     assert (after.losses[0], after.losses[1]) == (before.losses[0], moved.losses[1])
 
@@ -318,7 +318,7 @@ def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient
     client: Counting, data: Overlapping
 ) -> None:
     asked = MeasureOptions(("global/train_loss", "global/grad_norm2"))
-    models = UserModels(client.net.state_dict, ClientStates(), keeps_local=False)
+    models = UserModels(lambda user: client.net.state_dict(), ClientStates(), keeps_local=False)
     values = Measuring(client, data, models, asked).extra(client.net.state_dict())
     x, y = data.rows(data.store, torch.cat(data.everyone.train))
     net = tiny_net()
@@ -330,7 +330,7 @@ def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient
 
 def test_the_objective_with_equal_weights_is_the_plain_mean_over_clients(client: Counting, data: Overlapping) -> None:
     asked = MeasureOptions(("global/train_loss_uniform", "global/grad_norm2_uniform"))
-    models = UserModels(client.net.state_dict, ClientStates(), keeps_local=False)
+    models = UserModels(lambda user: client.net.state_dict(), ClientStates(), keeps_local=False)
     values = Measuring(client, data, models, asked).extra(client.net.state_dict())
     net = tiny_net()
     batches = [data.rows(data.store, rows) for rows in data.everyone.train]
@@ -343,7 +343,7 @@ def test_the_objective_with_equal_weights_is_the_plain_mean_over_clients(client:
 
 
 def test_accuracy_is_torchmetrics_accuracy(evaluator: Evaluator, client: Counting, data: Overlapping) -> None:
-    metrics, _ = evaluator.global_model()
+    metrics, _ = evaluator.global_model(evaluator.client.net.state_dict())
     x, y = data.rows(data.store, data.global_test)
     with torch.no_grad():
         theirs = multiclass_accuracy(client.net(x), y, num_classes=CLASSES, average="micro")

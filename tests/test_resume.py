@@ -455,6 +455,8 @@ def test_fewer_rounds_than_are_done_are_refused_from_python(tmp_path: Path) -> N
 
 def test_a_second_signal_ends_the_run_at_once_and_the_last_checkpoint_stays_good(tmp_path: Path) -> None:
     class Twice(ServerCallback):
+        decides = False
+
         def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
             for _ in range(2 * (cohort.round == 2)):
                 os.kill(os.getpid(), signal.SIGINT)
