@@ -169,6 +169,8 @@ class Federation:
 
     def server_of(self, client: int) -> Server:
         """The server that a client belongs to."""
+        if len(self.servers) == 1:
+            return self.servers[0]
         return next(server for server in self.servers if client in server.members)
 
     # ---- what is saved -----------------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What trainer, client and data cannot do together: refused here, before any work, each with its reason."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +107,7 @@ def check_cohort(
                 f"trainer.clients_per_round is {clients_per_round}, but {whose} only {len(ids)} clients. Set it to "
                 f"{len(ids)} or less, or make more clients (data.num_clients)."
             )
-        known = {} if clock is None else {"arrivals": clock.latency.arrivals(0, 0, ids)}
+        known: dict[str, Any] = {} if clock is None else {"arrivals": clock.latency.arrivals(0, 0, ids)}
         sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, **known)
     return max(len(ids) for ids in parts)
 

@@ -11,7 +11,7 @@ import torch
 from pyarrow import parquet
 from pytorch_lightning import Trainer
 
-from fedlit import Client, Cohort, FedBC, ServerCallback, ShownState
+from fedlit import Client, Cohort, FedBC, FederatedTrainer, ServerCallback, ShownState
 from fedlit.catalogue import STATES, metric
 from fedlit.dashboard.content import content_of
 from fedlit.errors import ConfigError, RunError
