@@ -5,16 +5,20 @@ reports is a pure function of keyed draws, so nothing runs beside anything else,
 server. A server's model does not change while its clients train, so they are trained when the server is due.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from fedlit.client import Client
 from fedlit.cohort import Cohort
+from fedlit.data.base import FederatedDataModule
 from fedlit.gathering import Gathering
 from fedlit.params import Params, sq_norm, weighted_mean
+from fedlit.server.base import ServerCallback
 from fedlit.server.cloud import Cloud, check_doubly_stochastic
 from fedlit.server.server import Server, Snapshot
 
@@ -56,6 +60,27 @@ class Federation:
         self.staleness = 0.0
         """Rounds of the run since the servers of the last event had stepped before, as a mean."""
         self._waiting: dict[int, Cohort] = {}
+
+    @classmethod
+    def of(
+        cls,
+        client: Client,
+        data: FederatedDataModule,
+        open_one: Callable[..., Server],
+        callbacks: Sequence[ServerCallback],
+        cloud: Cloud | None,
+        seed: int,
+    ) -> "Federation":
+        """The servers of a run. The first has the trainer's callbacks, each other one copies of those that decide."""
+        population = 1 if client.pools_data else data.num_clients
+        groups = data.load(0, range(population)).groups if cloud is not None else []
+        parts = [np.arange(population)] if cloud is None else cloud.clients_of(population, groups, seed)
+        servers = []
+        for number, clients in enumerate(parts):
+            own = callbacks if number == 0 else [deepcopy(callback) for callback in callbacks if callback.decides]
+            sizes = data.sizes if cloud is None else data.sizes[torch.from_numpy(clients)]
+            servers.append(open_one(own, sizes=sizes, id=number, clients=clients))
+        return cls(servers, cloud, seed)
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 

@@ -10,11 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import Timer
@@ -24,7 +23,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort, stacked
-from fedlit.data.base import ClientData, FederatedDataModule
+from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence, check_server
 from fedlit.engines.choose import Choice, check_same_engine, choose, make_engine
@@ -41,8 +40,8 @@ from fedlit.server.base import ServerCallback
 from fedlit.server.server import Server
 from fedlit.server.weights import Weighting, check_weights
 from fedlit.states import INITIAL, ClientStates
-from fedlit.step import Phase
 from fedlit.stopping import Stopping
+from fedlit.training import Training
 from fedlit.users import UserModels
 
 log = logging.getLogger("fedlit")
@@ -127,7 +126,7 @@ class FederatedLoop(_FitLoop):
         cohorts = self.federation.cohorts(event, number)
         for server, cohort in zip(event.servers, cohorts, strict=True):
             self.send(server, cohort)
-        joined = self.train(cohorts)
+        joined = self.training.train(cohorts)
         trained = time.perf_counter()
         self.first_risk = check_divergence(joined, self.first_risk, self.options.divergence_factor)
         steps = [self.receive(server, cohort) for server, cohort in zip(event.servers, cohorts, strict=True)]
@@ -147,48 +146,15 @@ class FederatedLoop(_FitLoop):
 
     def send(self, server: Server, cohort: Cohort) -> None:
         """What a server's clients are given, before they train."""
-        needed, received = self.needs, cohort.received | cohort.received_buffers
-        if {"risk_received", "grad_received"} & needed:
-            train = self.population.load(cohort.round, cohort.clients).train
-            if "risk_received" in needed:
-                cohort.risk_received = self.measuring.evaluator.risks(received, train)
-            if "grad_received" in needed:
-                cohort.grad_received = self.measuring.evaluator.gradients(received, train)
+        self.training.measure_received(cohort)
         self.call(server, "on_cohort_start", cohort)
-
-    def train(self, cohorts: Sequence[Cohort]) -> Cohort:
-        """All clients of all servers at once, but for those whose rates differ."""
-        for rate in dict.fromkeys(cohort.lr for cohort in cohorts):
-            alike = [cohort for cohort in cohorts if cohort.lr == rate]
-            joined = Cohort.join(alike)
-            data = self.population.load(joined.round, joined.clients)
-            for phase in self.client.phases():
-                self.solve(joined, data, phase)
-            joined.share(alike)
-        return joined if len(alike) == len(cohorts) else Cohort.join_trained(cohorts)
 
     def receive(self, server: Server, cohort: Cohort) -> float:
         """What a server does with what comes back; returns the length of its step."""
-        if "risk_trained" in self.needs:
-            train = self.population.load(cohort.round, cohort.clients).train
-            cohort.risk_trained = self.measuring.evaluator.risks(cohort.params | cohort.buffers, train)
+        self.training.measure_trained(cohort)
         with cohort.idle_rows_held():
             self.call(server, "on_cohort_trained", cohort)
         return self.weigh(cohort)
-
-    def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
-        """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
-        steps = cohort.steps if phase.work_method == "local_work" else self.gathering.steps(cohort, phase.work_method)
-        solved = cohort.in_phase(steps, cohort.lr if phase.lr is None else phase.lr)
-        self.engine.train(self.client, solved, data, phase)
-        if phase.writes:
-            cohort.state |= with_prefix(phase.writes, solved.params)
-            return
-        cohort.params, cohort.buffers = solved.params, solved.buffers
-        if phase.start != "trained":  # what refines a trained model logs nothing
-            cohort.losses = solved.losses
-        if self.client.keep_optimizer:
-            cohort.memory = solved.memory
 
     def weigh(self, cohort: Cohort) -> float:
         """Fill the cohort's weights; returns the length of the server's step."""
@@ -312,19 +278,10 @@ class FederatedLoop(_FitLoop):
     def open_servers(self) -> list[torch.optim.Optimizer]:
         """The servers, with the net's weights as z^0; returns their optimisers, which Lightning saves and restores."""
         build = self.trainer.server_optimizer.build  # type: ignore[attr-defined]  # FederatedTrainer's
-        data, cloud, own = self.data, self.options.cloud, self._server_callbacks()
-        population = 1 if self.client.pools_data else data.num_clients
-        groups = data.load(0, range(population)).groups if cloud is not None else []
-        parts = [np.arange(population)] if cloud is None else cloud.clients_of(population, groups, self.options.seed)
-        servers = []
-        for number, clients in enumerate(parts):
-            callbacks = own if number == 0 else [deepcopy(callback) for callback in own if callback.decides]
-            sizes = data.sizes if cloud is None else data.sizes[torch.from_numpy(clients)]
-            servers.append(
-                Server(self.client.net, build, callbacks, sizes=sizes, states=self.states, id=number, clients=clients)
-            )
-        self.federation = Federation(servers, cloud, self.options.seed)
-        return [server.optimizer for server in servers]
+        open_one = partial(Server, self.client.net, build, states=self.states)
+        callbacks, options = self._server_callbacks(), self.options
+        self.federation = Federation.of(self.client, self.data, open_one, callbacks, options.cloud, options.seed)
+        return [server.optimizer for server in self.federation.servers]
 
     @property
     def server(self) -> Server:
@@ -382,7 +339,7 @@ class FederatedLoop(_FitLoop):
         if not fits:
             log.info(f"Local models are not kept ({bytes_needed / 1e9:.1f} GB): no local/* and personal/* metrics.")
         self.population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
-        self.needs = client.needs.union(
+        needs = client.needs.union(
             self.weighting.needs if self.weighting is not None else (),
             *(callback.needs for callback in self.server.callbacks),
         )
@@ -396,7 +353,8 @@ class FederatedLoop(_FitLoop):
             rounds = self.max_epochs or 1
             self.choice = choose(options.request, client, planned, trained, rounds, sample, evaluated_rows=CHUNK)
         log.info(self.choice.line())
-        self.engine = make_engine(self.choice, options.seed, data.rows)
+        engine = make_engine(self.choice, options.seed, data.rows)
+        self.training = Training(client, self.population, self.gathering, engine, self.measuring.evaluator, needs)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.choice.threads)
         self.history.columns = [

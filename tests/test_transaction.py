@@ -430,7 +430,7 @@ def test_whatever_raises_the_last_finished_round_stands(
 
     assert trainer.loop.rounds_done == point.finished
     assert same(state_of(trainer), truth[point.finished]), "memory is that of the last finished round"
-    measured = truth[point.finished]["server"]["model"]
+    measured = truth[point.finished]["federation"]["servers"][0]["model"]
     assert same({key: value.detach() for key, value in parts.client.net.named_parameters()}, measured)
 
     trainer.save_checkpoint(tmp_path / "asked.ckpt")
@@ -438,7 +438,7 @@ def test_whatever_raises_the_last_finished_round_stands(
         content = torch.load(path, weights_only=True)
         saved = content["loops"]["fit_loop"]
         assert saved["rounds"] == point.finished
-        assert same(saved["server"], truth[point.finished]["server"])
+        assert same(saved["federation"], truth[point.finished]["federation"])
         assert same(saved["clients"], truth[point.finished]["clients"])
         assert same({key.removeprefix("net."): value for key, value in content["state_dict"].items()}, measured)
 

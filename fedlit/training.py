@@ -1,0 +1,83 @@
+"""The middle of a round: the clients of all servers that are due train at once; what is needed of their risks."""
+
+from collections.abc import Sequence
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+from fedlit.data.base import ClientData, FederatedDataModule
+from fedlit.data.pooled import Pooled
+from fedlit.engines.base import Engine
+from fedlit.evaluate import Evaluator
+from fedlit.gathering import Gathering
+from fedlit.params import with_prefix
+from fedlit.step import Phase
+
+
+class Training:
+    """Lets the engine train cohorts; it keeps nothing.
+
+    Args:
+        client: the algorithm.
+        population: the clients and their samples.
+        gathering: says how many steps a phase takes.
+        engine: what trains.
+        evaluator: measures risks and gradients.
+        needs: which of them the client, the weighting or a callback needs.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        population: FederatedDataModule | Pooled,
+        gathering: Gathering,
+        engine: Engine,
+        evaluator: Evaluator,
+        needs: frozenset[str],
+    ) -> None:
+        self.client = client
+        self.population = population
+        self.gathering = gathering
+        self.engine = engine
+        self.evaluator = evaluator
+        self.needs = needs
+
+    def measure_received(self, cohort: Cohort) -> None:
+        """Risks and gradients of the received models, where they are needed."""
+        received = cohort.received | cohort.received_buffers
+        if "risk_received" in self.needs:
+            cohort.risk_received = self.evaluator.risks(received, self._data(cohort).train)
+        if "grad_received" in self.needs:
+            cohort.grad_received = self.evaluator.gradients(received, self._data(cohort).train)
+
+    def measure_trained(self, cohort: Cohort) -> None:
+        """Risks of the trained models, where they are needed."""
+        if "risk_trained" in self.needs:
+            cohort.risk_trained = self.evaluator.risks(cohort.params | cohort.buffers, self._data(cohort).train)
+
+    def train(self, cohorts: Sequence[Cohort]) -> Cohort:
+        """All clients of all servers at once, but for those whose rates differ; returns them as one cohort."""
+        for rate in dict.fromkeys(cohort.lr for cohort in cohorts):
+            alike = [cohort for cohort in cohorts if cohort.lr == rate]
+            joined = Cohort.join(alike)
+            data = self._data(joined)
+            for phase in self.client.phases():
+                self.solve(joined, data, phase)
+            joined.share(alike)
+        return joined if len(alike) == len(cohorts) else Cohort.join_trained(cohorts)
+
+    def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
+        """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
+        steps = cohort.steps if phase.work_method == "local_work" else self.gathering.steps(cohort, phase.work_method)
+        solved = cohort.in_phase(steps, cohort.lr if phase.lr is None else phase.lr)
+        self.engine.train(self.client, solved, data, phase)
+        if phase.writes:
+            cohort.state |= with_prefix(phase.writes, solved.params)
+            return
+        cohort.params, cohort.buffers = solved.params, solved.buffers
+        if phase.start != "trained":  # what refines a trained model logs nothing
+            cohort.losses = solved.losses
+        if self.client.keep_optimizer:
+            cohort.memory = solved.memory
+
+    def _data(self, cohort: Cohort) -> ClientData:
+        return self.population.load(cohort.round, cohort.clients)
