@@ -88,10 +88,11 @@ class FederatedLoop(_FitLoop):
 
     def advance(self) -> None:
         """One round: the whole of it, or nothing."""
+        started = time.perf_counter()
         try:
             event = self.federation.next_event(self.gathering)
             with self.transaction(event.servers):
-                values = self.play_round(event)
+                values = self.play_round(event, started)
         except StopIteration as error:  # Lightning would take it for the end of the run
             raise RuntimeError(f"Round {self.rounds_done + 1} raised StopIteration.") from error
         self._publish(values)
@@ -119,9 +120,8 @@ class FederatedLoop(_FitLoop):
         finally:
             self.in_round = False
 
-    def play_round(self, event: Event) -> dict[str, float]:
+    def play_round(self, event: Event, started: float) -> dict[str, float]:
         """The phases of a round, in order; returns its metrics."""
-        started = time.perf_counter()
         number = self.rounds_done + 1
         cohorts = self.federation.cohorts(event, number)
         for server, cohort in zip(event.servers, cohorts, strict=True):
