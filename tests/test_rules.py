@@ -17,6 +17,7 @@ from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.server.sampling import Sampler, SizeSampler, UniformSampler
 from fedlit.server.weights import Weighting
 from fedlit.states import RECEIVED, StateSpec
+from tests.problems import run, tiny_net
 
 FEATURES, CLASSES = 5, 3
 
@@ -301,3 +302,14 @@ def test_a_client_that_is_prepared_may_be_checked_again() -> None:
 def test_names_are_checked_when_states_become_attributes_as_well() -> None:
     with pytest.raises(ConfigError, match="state named 'own'"):
         keeping({"own": RECEIVED}).prepare()
+
+
+def test_a_client_that_chooses_lightnings_optimisers_is_refused() -> None:
+    """It would silently replace the server's."""
+
+    class WithAdam(FedAvg):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.Adam(self.net.parameters())
+
+    with pytest.raises(ConfigError, match="WithAdam overrides configure_optimizers.*trainer.server_optimizer"):
+        run(WithAdam(tiny_net()))

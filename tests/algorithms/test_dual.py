@@ -123,3 +123,15 @@ def test_momentum_of_the_dual_ascent_is_each_clients_own() -> None:
     longer = run(FedBC(tiny_net(), lr=0.1, batch_size=4, local_epochs=1, dual_lr=0.1, dual_momentum=0.5), rounds=2)
     twice = [client for client in longer.loop.states.touched if client in first]
     assert any(float(longer.loop.states.row("dual_velocity", client)) != velocity[client] for client in twice)
+
+
+def test_a_client_without_a_step_keeps_its_dual() -> None:
+    class Idle(FedBC):
+        """Client 1 never trains."""
+
+        def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: Any) -> np.ndarray:
+            return np.where(np.array(cohort.clients) == 1, 0, planned)
+
+    trainer = run(Idle(tiny_net(), dual_lr=0.5, dual_init=1.0, tolerance_init=0.4), sampler="all")
+    assert 1 not in trainer.loop.states.touched
+    assert all(float(trainer.loop.states.row("dual", client)) != 1.0 for client in (0, 2, 3))
