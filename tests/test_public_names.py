@@ -5,6 +5,20 @@ from types import ModuleType
 import fedlit
 
 PUBLIC = [
+    "Clock",
+    "Cloud",
+    "Complete",
+    "Constant",
+    "EarliestSampler",
+    "Exponential",
+    "Given",
+    "Latency",
+    "LogNormal",
+    "QuotaSampler",
+    "RandomPairs",
+    "Ring",
+    "Trace",
+    "Weibull",
     "Centralized",
     "Ditto",
     "FedBCD",
