@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlit import MLP, Client, FedAvg, FedBC, FedProx
+from fedlit import MLP, Client, FedAvg, FedBC, FedBCD, FedProx
 from fedlit.local import LocalSGD
 from fedlit.params import Params
 from tests.problems import (
@@ -170,3 +170,14 @@ def test_order_of_clients_in_a_cohort_changes_nothing() -> None:
 def test_large_dense_nets_get_one_lane_and_small_ones_several() -> None:
     small = run(FedAvg(MLP(FEATURES, (4,), CLASSES), **LOCAL), rounds=1, engine="vectorized", compiled=False, workers=1)
     assert small.summary["lanes"] > 1
+
+
+def test_a_compiled_lane_alone_may_return_what_it_was_given() -> None:
+    """ASPG hands the parameters of a step on as its memory: the loop's operator refuses an input as its output."""
+
+    def client() -> FedBCD:
+        return FedBCD(tiny_net(), lr=0.05, batch_size=4)
+
+    reference = run(client())
+    fast = run(client(), engine="vectorized", lanes=1, workers=1, compiled=True)
+    assert largest_difference(weights_of(reference), weights_of(fast)) < 1e-10
