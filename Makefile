@@ -11,7 +11,7 @@ help: ## list these targets
 run: install ## train FedBC on generated data; repeat it to resume
 	$(BIN)/fedlit fit --config synthetic_fedbc.yaml --resume
 
-test: check ## ruff, mypy and the tests (under 15 minutes)
+test: check ## ruff, mypy and the tests (about 25 minutes on two cores)
 	$(BIN)/python -m pytest -q -m "not slow"
 
 test-all: check ## also the slow tests
