@@ -218,10 +218,8 @@ class VectorizedEngine(Engine):
         torch.set_num_threads(1)
         try:
             crew[0].train(shares[0], task)  # the calling thread works too: one hand-over less
-        except Exception:
-            wait(jobs)  # nobody trains on when the round has failed
-            raise
         finally:
+            wait(jobs)  # nobody trains on when the round has failed or was stopped
             torch.set_num_threads(before)
         for job in jobs:
             job.result()
