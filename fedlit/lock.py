@@ -16,6 +16,9 @@ from fedlit.errors import RunError
 
 log = logging.getLogger("fedlit")
 
+PATIENCE = 2.0
+"""Seconds in which the holder of a lock must have written who it is."""
+
 
 class FolderLock:
     """The right to write in a folder.
@@ -90,9 +93,13 @@ def _who_we_are() -> bytes:
 
 
 def _holder(fd: int) -> str:
-    """Who holds the lock, as its file says; it is empty for an instant after the lock was taken."""
-    try:
-        said = json.loads(os.pread(fd, 4096, 0))
-        return f"process {said['pid']} on {said['host']} has written there since {said['since']}"
-    except (ValueError, LookupError, TypeError):
-        return "another process writes there"
+    """Who holds the lock, as its file says; it is empty for an instant after the lock was taken, so look again."""
+    latest = time.monotonic() + PATIENCE
+    while True:
+        try:
+            said = json.loads(os.pread(fd, 4096, 0))
+            return f"process {said['pid']} on {said['host']} has written there since {said['since']}"
+        except (ValueError, LookupError, TypeError):
+            if time.monotonic() > latest:
+                return "another process writes there"
+        time.sleep(0.01)

@@ -144,6 +144,19 @@ def test_a_command_is_refused_while_another_run_is_in_the_folder(call: Call, opt
     assert call(f"fit {TINY} --trainer.rounds 4 --resume").code == 0
 
 
+def test_who_holds_a_lock_is_said_even_in_the_instant_in_which_it_is_taken(tmp_path: Path) -> None:
+    fd = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)  # taken, and the file is still empty
+    says = threading.Timer(0.3, os.write, (fd, b'{"pid": 7, "host": "here", "since": "noon"}'))
+    says.start()
+    try:
+        with pytest.raises(RunError, match="process 7 on here has written there since noon"):
+            FolderLock(tmp_path, "--run DIR").take()
+    finally:
+        says.join()
+        os.close(fd)
+
+
 def test_of_two_runs_that_start_at_the_same_moment_one_trains(tmp_path: Path) -> None:
     class Meets(ServerCallback):
         """Both come to their first round, were both let in; the one that is not refused waits for that."""
