@@ -26,6 +26,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.corruption import Imbalance, LabelFlip
 from fedlit.data.digits import Digits
 from fedlit.data.folders import ImageFolders
+from fedlit.data.generated import Generated
 from fedlit.data.office import OfficeCaltech10
 from fedlit.data.partition import IID, ClassesPerClient, Dirichlet, Diversity, Natural, Parts, PowerLaw, Shards
 from fedlit.data.pictures import CIFAR10, MNIST, FashionMNIST, Fresh
@@ -125,6 +126,7 @@ __all__ = [
     "ShownState",
     "SizeSampler",
     "Softmax",
+    "Generated",
     "Synthetic",
     "TensorData",
     "Uniform",

@@ -24,9 +24,9 @@ class Evaluator:
         self.client = client
         self.data = data
         tests = data.everyone.test
-        self.counts = torch.tensor([len(rows) for rows in tests], dtype=torch.float64)
-        self._owners = torch.repeat_interleave(torch.arange(len(tests)), self.counts.long())
-        own = torch.cat(tests)
+        self.counts = torch.from_numpy(tests.sizes).double()
+        self._owners = torch.from_numpy(tests.owners)
+        own = tests.joined
         # Every row that any measure of z needs, once; `_own` and `_pooled` say where in it each of them stands.
         self._rows = torch.unique(torch.cat([own, data.global_test]))
         self._own = torch.searchsorted(self._rows, own)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedlit.client import Client
@@ -98,8 +97,10 @@ class Measuring:
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
         """f(z) on all training data, by n_i and with equal weights, and its gradient's squared norm; on request."""
         asked, values = self.options.extra_metrics, {}
-        train = [rows for rows in self.data.everyone.train if len(rows)]
-        for weighted, parts in (("", [torch.cat(train)]), ("_uniform", train)) if asked else ():
+        if not asked:
+            return {}
+        train = self.data.everyone.train
+        for weighted, parts in (("", [train.joined]), ("_uniform", [rows for rows in train if len(rows)])):
             loss, norm = f"global/train_loss{weighted}", f"global/grad_norm2{weighted}"
             if loss in asked:
                 values[loss] = sum(self.evaluator.loss(model, rows) for rows in parts) / len(parts)
@@ -135,15 +136,16 @@ class Measuring:
     ) -> UserScores:
         """Each user's model on its own test: kept scores for models that rest, `shared` for those that are z."""
         kept, hits, losses = self._kept[kind], shared.hits.tolist(), shared.losses.tolist()
-        for user, rows in enumerate(self.data.everyone.test):
-            if len(rows) == 0 or (is_global(user) and not steps):
+        tests = self.data.everyone.test
+        for user in tests.sizes.nonzero()[0].tolist():
+            if is_global(user) and not steps:
                 continue
             score = kept.get(user)
             if score is None:
                 model = model_of(user)
                 for step in steps:
                     model = self.evaluator.adapted(model, user, step)
-                score = self.evaluator.sums(model, rows)
+                score = self.evaluator.sums(model, tests[user])
             if rests(user):
                 kept[user] = score
             hits[user], losses[user] = score

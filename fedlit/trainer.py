@@ -281,7 +281,7 @@ class FederatedTrainer(Recorded, Trainer):
             folder.clear()
         folder.create(config)
         folder.drop_clients_after(found.rounds if found is not None else -1)
-        folder.write_json(folder.partition, data.describe())
+        folder.write_partition(data.describe())
         self.loop.folder = folder
         return found.path if found is not None else None
 

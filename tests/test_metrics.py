@@ -320,7 +320,7 @@ def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient
     asked = MeasureOptions(("global/train_loss", "global/grad_norm2"))
     models = UserModels(lambda user: client.net.state_dict(), ClientStates(), keeps_local=False)
     values = Measuring(client, data, models, asked).extra(client.net.state_dict())
-    x, y = data.rows(data.store, torch.cat(data.everyone.train))
+    x, y = data.rows(data.store, data.everyone.train.joined)
     net = tiny_net()
     loss = nn.functional.cross_entropy(net(x), y)
     loss.backward()

@@ -84,6 +84,7 @@ PUBLIC = [
     "ShownState",
     "SizeSampler",
     "Softmax",
+    "Generated",
     "Synthetic",
     "TensorData",
     "Uniform",

@@ -73,7 +73,7 @@ def save(described: dict[str, Any], path: Path) -> RunFolder:
     folder = RunFolder(path)
     with chosen_by("--out DIR", path):
         path.mkdir(parents=True, exist_ok=True)
-        folder.write_json(folder.partition, described)
+        folder.write_partition(described)
         folder.write_atomically(folder.partition_picture, lambda tmp: draw_partition(described, tmp))
     return folder
 

@@ -4,6 +4,7 @@ from fedlit.data.base import ClientData, FederatedDataModule, Store
 from fedlit.data.corruption import Corruption, Imbalance, LabelFlip
 from fedlit.data.digits import Digits
 from fedlit.data.folders import ImageFolders
+from fedlit.data.generated import Generated
 from fedlit.data.office import OfficeCaltech10
 from fedlit.data.partition.base import Parts
 from fedlit.data.pictures import CIFAR10, MNIST, FashionMNIST, Fresh
@@ -27,6 +28,7 @@ __all__ = [
     "Parts",
     "Shakespeare",
     "Store",
+    "Generated",
     "Synthetic",
     "TensorData",
 ]

@@ -5,6 +5,7 @@ and metrics ask for row numbers (`load`) and turn them into samples (`rows`) ins
 file draws nothing but the split of a client's rows, and knows neither models nor rounds of training.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,15 +14,24 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from fedlit import keys
 from fedlit.data.partition.base import Parts, RowNumbers
-from fedlit.data.split import Shares, Split, evaluated_part, little_endian, partition_hash, split, union
+from fedlit.data.ragged import Ragged
+from fedlit.data.split import Shares, Splits, evaluated_part, little_endian, partition_hash, split, union
 from fedlit.errors import DataError, require
-from fedlit.keys import Purpose
+from fedlit.keys import Purpose, Stream
 from fedlit.recorded import Recorded
+
+log = logging.getLogger("fedlit")
+
+MOST_TESTED = 10_000
+"""Of more clients than this, so many are tested unless `eval_clients` says otherwise."""
+_MAY_LACK = ("group", "adapt")
+"""What the description of a client leaves out where it is empty."""
 
 Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows,) int64
 Vary = Callable[[RowNumbers, np.random.Generator], RowNumbers]
@@ -32,10 +42,10 @@ class ClientData:
     """What some clients bring to a round: the store that all share, and each one's row numbers in it."""
 
     store: Store
-    train: list[Tensor]  # one int64 tensor per client, here and below
-    val: list[Tensor]
-    test: list[Tensor]
-    adapt: list[Tensor]
+    train: Ragged
+    val: Ragged
+    test: Ragged
+    adapt: Ragged
     groups: list[str]  # of each client a domain or a kind of corruption; empty texts where there are none
     vary: Vary | None = None  # draws the augmentation of a client's batches, given as row numbers
     largest: int | None = None  # no client of any round has more training rows; None where that is not known
@@ -50,7 +60,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         adapt_fraction: share of the then remaining ones that is kept for adapting personal models; 0 for none
         split: how the test share is taken: shuffled, or tail, the last rows as they were assigned (see docs/data.md)
         limit: for a quick try: keep at most so many samples in each part of each client, and of an official test
-        eval_clients: test on so many clients, drawn by the seed, instead of on all
+        eval_clients: test on so many clients, drawn by the seed; unless given on all, and on 10,000 of more than that
         eval_samples: test on at most so many samples of each client, drawn by the seed
         allow_empty: accept clients without training data, which then never train
         seed: governs the data and its split, apart from the seed of the training
@@ -117,30 +127,37 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
             return
         store, parts = self.build()
         check_clients(parts, rows=self.count_rows(store), allow_empty=self.allow_empty)
-        splits = [self.split_client(client, parts) for client in range(len(parts.clients))]
-        tested = self._tested(len(splits))
+        splits = self.adjusted(self._reduced(split(parts, self.shares, self.seed)))
         self._everyone = ClientData(
-            store,
-            train=[part.train for part in splits],
-            val=[part.val for part in splits],
-            test=[part.test if k in tested else part.test[:0] for k, part in enumerate(splits)],
-            adapt=[part.adapt for part in splits],
-            groups=[part.group for part in splits],
-            vary=self.vary,
+            store, splits.train, splits.val, splits.test, splits.adapt, splits.groups, vary=self.vary
         )
 
-    def split_client(self, client: int, parts: Parts) -> Split:
-        """The parts of one client; a data set may change its training rows here."""
-        own = split(client, parts, self.shares, keys.generator(self.seed, Purpose.SPLIT, client=client))
-        own = own.limited(self.limit)
-        generator = keys.generator(self.seed, Purpose.EVALUATE, client=client)
-        return replace(own, test=evaluated_part(own.test, self.eval_samples, generator))
+    def adjusted(self, splits: Splits) -> Splits:
+        """What a data set changes about its clients' training rows and groups; nothing by default."""
+        return splits
 
-    def _tested(self, clients: int) -> set[int]:
-        """The clients whose tests count."""
-        everyone = torch.arange(clients)
-        chosen = evaluated_part(everyone, self.eval_clients, keys.generator(self.seed, Purpose.EVALUATE, index=1))
-        return set(chosen.tolist())
+    def _reduced(self, splits: Splits) -> Splits:
+        """To the limit, and to the clients and samples that are tested."""
+        splits, stream = splits.limited(self.limit), Stream()
+        tests, clients = splits.test, len(splits.groups)
+        if self.eval_samples is not None:
+            keyed = (stream.at(self.seed, Purpose.EVALUATE, client=client) for client in range(clients))
+            drawn = zip(tests, keyed, strict=True)
+            tests = Ragged.of(evaluated_part(own, self.eval_samples, generator) for own, generator in drawn)
+        return replace(splits, test=tests.cut(0, np.where(self._is_tested(clients), tests.sizes, 0)))
+
+    def _is_tested(self, clients: int) -> NDArray[np.bool_]:
+        """Of each client, whether its tests count."""
+        wanted = self.eval_clients
+        if wanted is None and clients > MOST_TESTED:
+            log.info(
+                f"{MOST_TESTED:,} of {clients:,} clients, drawn by the seed, are tested. "
+                "Set data.eval_clients for more or fewer."
+            )
+            wanted = MOST_TESTED
+        generator = keys.generator(self.seed, Purpose.EVALUATE, index=1)
+        chosen = evaluated_part(torch.arange(clients), wanted, generator)
+        return np.isin(np.arange(clients), chosen.numpy())
 
     @property
     def everyone(self) -> ClientData:
@@ -176,7 +193,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     @cached_property
     def sizes(self) -> Tensor:
         """(clients,) int64: n_i, the number of training samples."""
-        return torch.tensor([len(rows) for rows in self.everyone.train], dtype=torch.int64)
+        return torch.from_numpy(self.everyone.train.sizes)
 
     @property
     def groups(self) -> list[str]:
@@ -186,19 +203,19 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     @cached_property
     def global_test(self) -> Tensor:
         """Row numbers of all clients' tests in ascending order, a row that several clients hold only once."""
-        return union(self.everyone.test)
+        return union([self.everyone.test])
 
     @cached_property
     def global_val(self) -> Tensor:
         """Row numbers of all clients' validation samples, as for `global_test`."""
-        return union(self.everyone.val)
+        return union([self.everyone.val])
 
     @cached_property
     def partition_hash(self) -> str:
         """16 hex digits over row numbers, sizes and labels: equal partitions of equal labels have equal hashes."""
-        parts = [self.everyone.train, self.everyone.val, self.everyone.test, self.everyone.adapt, [self.global_test]]
-        rows = union([rows for part in parts for rows in part])
-        return partition_hash(parts, little_endian(self.labels(self.store, rows)))
+        everyone = self.everyone
+        parts = [everyone.train, everyone.val, everyone.test, everyone.adapt, Ragged.of([self.global_test])]
+        return partition_hash(parts, little_endian(self.labels(self.store, union(parts))))
 
     def client_ids(self, round: int) -> Sequence[int]:
         """The id of each client in the records of a round; its position stays 0 to num_clients - 1."""
@@ -206,16 +223,17 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
 
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
         """What the clients `ids` bring to a round. Here it is the same in all; a fresh population overrides this."""
-        unknown = [client for client in ids if not 0 <= client < self.num_clients]
-        if unknown:
+        asked = np.asarray(ids, dtype=np.int64)
+        unknown = asked[(asked < 0) | (asked >= self.num_clients)]
+        if len(unknown):
             raise DataError(f"Client {unknown[0]} does not exist. Ask for ids from 0 to {self.num_clients - 1}.")
         everyone = self.everyone
         return ClientData(
             everyone.store,
-            train=[everyone.train[client] for client in ids],
-            val=[everyone.val[client] for client in ids],
-            test=[everyone.test[client] for client in ids],
-            adapt=[everyone.adapt[client] for client in ids],
+            train=everyone.train.of_clients(ids),
+            val=everyone.val.of_clients(ids),
+            test=everyone.test.of_clients(ids),
+            adapt=everyone.adapt.of_clients(ids),
             groups=[everyone.groups[client] for client in ids],
             vary=everyone.vary,
             largest=int(self.sizes.max()),
@@ -235,31 +253,28 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
             "num_clients": self.num_clients,
             "num_classes": self.num_classes,
             "hash": self.partition_hash,
-            "clients": [self._describe_client(client) for client in range(self.num_clients)],
+            "clients": self._describe_clients(),
         }
 
-    def _describe_client(self, client: int) -> dict[str, Any]:
-        everyone = self.everyone
-        train = everyone.train[client]
-        counts = torch.bincount(self.labels(self.store, train), minlength=self.num_classes)
-        named = {"group": self.groups[client]} if self.groups[client] else {}
-        return {
-            **named,
-            "train": len(train),
-            "val": len(everyone.val[client]),
-            "test": len(everyone.test[client]),
-            **({"adapt": len(everyone.adapt[client])} if len(everyone.adapt[client]) else {}),
-            "classes": counts.tolist(),
-        }
+    def _describe_clients(self) -> list[dict[str, Any]]:
+        everyone, classes = self.everyone, self.num_classes
+        labels = self.labels(self.store, everyone.train.joined).numpy()
+        counts = np.bincount(everyone.train.owners * classes + labels, minlength=self.num_clients * classes)
+        sizes = {part: getattr(everyone, part).sizes.tolist() for part in ("train", "val", "test", "adapt")}
+        columns = {"group": self.groups, **sizes, "classes": counts.reshape(-1, classes).tolist()}
+        spare = [name for name in _MAY_LACK if not all(columns[name])]
+        columns = {name: column for name, column in columns.items() if name not in spare or any(column)}
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        for name in columns.keys() & spare:
+            rows = [{key: value for key, value in row.items() if key != name or value} for row in rows]
+        return rows
 
 
 def check_clients(parts: Parts, *, rows: int, allow_empty: bool) -> None:
     """Refuse a partition that would fail, or deceive, later in the training."""
     if not parts.clients or not rows:
         raise DataError(f"The data set has {rows} rows and {len(parts.clients)} clients. Both must be 1 or more.")
-    for client, own in enumerate(parts.clients):
-        fixed = [part[client] for part in (parts.tests, parts.vals) if part is not None]
-        check_rows(client, np.concatenate([own, *fixed]), rows)
+    check_rows(parts, rows)
     empty = [client for client, own in enumerate(parts.clients) if len(own) == 0]
     if empty and not allow_empty:
         raise DataError(
@@ -268,15 +283,23 @@ def check_clients(parts: Parts, *, rows: int, allow_empty: bool) -> None:
         )
 
 
-def check_rows(client: int, own: RowNumbers, rows: int) -> None:
+def check_rows(parts: Parts, rows: int) -> None:
     """A row outside the store cannot be read; a row listed twice could be trained on and tested on."""
-    if len(own) and not 0 <= own.min() <= own.max() < rows:
+    pieces = [Ragged.of(part) for part in (parts.clients, parts.tests, parts.vals) if part is not None]
+    owners = np.concatenate([piece.owners for piece in pieces])
+    own = np.concatenate([piece.values for piece in pieces])
+    outside = (own < 0) | (own >= rows)
+    if outside.any():
+        client = owners[outside].min()
+        its = own[owners == client]
         raise DataError(
-            f"Client {client} is given rows {own.min()} to {own.max()} of a store that has {rows}. "
+            f"Client {client} is given rows {its.min()} to {its.max()} of a store that has {rows}. "
             f"Let build() return row numbers from 0 to {rows - 1}."
         )
-    if len(np.unique(own)) < len(own):
+    ordered = np.sort(owners * rows + own)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
         raise DataError(
-            f"Client {client} is given the same row twice, which could put it in both its training and its test "
-            "samples. Let build() return each row number at most once per client."
+            f"Client {twice[0] // rows} is given the same row twice, which could put it in both its training and its "
+            "test samples. Let build() return each row number at most once per client."
         )

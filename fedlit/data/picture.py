@@ -16,6 +16,7 @@ Floats = NDArray[np.float64]
 
 _NAMED_CLIENTS = 60  # up to so many, every client has its id below it
 _NAMED_CLASSES = 12
+_MOST_COLUMNS = 2_000  # of more clients, evenly spaced ones are drawn: there are not more pixels
 _COLOURS = ("#0969da", "#bf5700", "#1a7f37", "#8250df", "#bf3989", "#57606a", "#9a6700", "#1b7c83")
 
 
@@ -39,14 +40,16 @@ def partition_figure(described: Mapping[str, Any]) -> "Figure":
 
     counts: Floats = np.array([client["classes"] for client in described["clients"]], dtype=float)
     order = client_order(counts)
-    width = min(14.0, max(7.5, 2.2 + 0.22 * len(counts)))
+    every = max(1.0, len(order) / _MOST_COLUMNS)
+    order = order[np.arange(0, len(order), every).astype(np.int64)]
+    width = min(14.0, max(7.5, 2.2 + 0.22 * len(order)))
     tall = min(6.0, max(3.2, 0.07 * described["num_classes"]))
     figure = Figure(figsize=(width, 2.6 + tall), layout="constrained")
     bars, heat = figure.subplots(2, 1, sharex=True, height_ratios=(2.0, tall))
     figure.suptitle(title(described), fontsize=11)
     draw_sizes(bars, counts[order].sum(1), [described["clients"][client].get("group", "") for client in order])
     draw_shares(heat, counts[order])
-    name_clients(heat, order)
+    name_clients(heat, order, every)
     return figure
 
 
@@ -137,11 +140,12 @@ def visible_blues() -> "Colormap":
     return ListedColormap(colormaps["Blues"](np.linspace(0.15, 1, 256)))
 
 
-def name_clients(axes: "Axes", order: NDArray[np.int64]) -> None:
-    """Ids where they can be read, else how many clients there are."""
+def name_clients(axes: "Axes", order: NDArray[np.int64], every: float) -> None:
+    """Ids where they can be read, else how many clients there are; one of so many has a column."""
     if len(order) <= _NAMED_CLIENTS:
         axes.set_xticks(range(len(order)), [str(client) for client in order], fontsize=8)
         axes.set_xlabel("client id, largest first")
-    else:
-        axes.xaxis.set_major_formatter("{x:,.0f}")
-        axes.set_xlabel("number of clients, in the order of the class they have most of, then of size")
+        return
+    axes.xaxis.set_major_formatter(lambda column, _: f"{column * every:,.0f}")
+    drawn = f"; one in {every:,.0f} is drawn" if every > 1 else ""
+    axes.set_xlabel(f"number of clients, in the order of the class they have most of, then of size{drawn}")

@@ -28,9 +28,10 @@ from fedlit.data.files.mnist import read_fashion_mnist, read_mnist
 from fedlit.data.normalise import normalisation, scaled
 from fedlit.data.partition.base import Labels, Partition, Parts, RowNumbers
 from fedlit.data.partition.power_law import PowerLaw
+from fedlit.data.ragged import Ragged
 from fedlit.data.rowcode import Augmentation, RowCode, viewed
 from fedlit.data.shared import shared
-from fedlit.data.split import Split, share
+from fedlit.data.split import Splits, share
 from fedlit.errors import DataError, require
 from fedlit.keys import Purpose
 from fedlit.places import data_root
@@ -156,12 +157,12 @@ class PictureData(FederatedDataModule):
         )
         return self.build_store(), self.partition.assign(labels, self.seed)
 
-    def split_client(self, client: int, parts: Parts) -> Split:
-        own = super().split_client(client, parts)
+    def adjusted(self, splits: Splits) -> Splits:
         if self.corruption is None:
-            return own
-        drawn = self._corrupted(own.train.numpy(), len(own.train), round=0, position=client)
-        return replace(own, train=torch.from_numpy(drawn.rows), group=drawn.group)
+            return splits
+        own = (rows.numpy() for rows in splits.train)
+        drawn = [self._corrupted(rows, len(rows), round=0, position=client) for client, rows in enumerate(own)]
+        return replace(splits, train=Ragged.of(one.rows for one in drawn), groups=[one.group for one in drawn])
 
     def _corrupted(self, rows: RowNumbers, size: int, *, round: int, position: int) -> Corrupted:
         generator = keys.generator(self.seed, Purpose.CORRUPT, round=round, client=position)
@@ -181,7 +182,8 @@ class PictureData(FederatedDataModule):
         if self.fresh is None or self._everyone is not None:
             super().setup(stage)
             return
-        self._everyone = ClientData(self.build_store(), train=[], val=[], test=[], adapt=[], groups=[])
+        nobody = Ragged.empty(0)
+        self._everyone = ClientData(self.build_store(), nobody, nobody, nobody, nobody, groups=[])
         self._everyone = self.load(0, range(self.fresh.clients))
 
     @cached_property
@@ -209,10 +211,10 @@ class PictureData(FederatedDataModule):
         if unknown:
             raise DataError(f"Client {unknown[0]} does not exist. A round has clients 0 to {self.fresh.clients - 1}.")
         drawn = [self._drawn(round, k) for k in ids]
-        nothing = [torch.empty(0, dtype=torch.int64) for _ in ids]
+        nothing = Ragged.empty(len(ids))
         return ClientData(
             self.store,
-            train=[torch.from_numpy(client.rows) for client in drawn],
+            train=Ragged.of(client.rows for client in drawn),
             val=nothing,
             test=nothing,
             adapt=nothing,

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fedlit.data.base import ClientData, FederatedDataModule
+from fedlit.data.ragged import Ragged
 
 
 class Pooled:
@@ -24,8 +24,7 @@ class Pooled:
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
         """All that the clients of a round bring."""
         everyone = self.data.load(round, range(self.data.num_clients))
-        nothing = [torch.empty(0, dtype=torch.int64)]
-        train = [torch.cat(everyone.train)]
+        nothing, train = Ragged.empty(1), Ragged.of([everyone.train.joined])
         return ClientData(
             everyone.store,
             train,
@@ -34,5 +33,5 @@ class Pooled:
             adapt=nothing,
             groups=[""],
             vary=everyone.vary,
-            largest=len(train[0]),
+            largest=int(train.sizes[0]),
         )

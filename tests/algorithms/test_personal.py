@@ -126,7 +126,7 @@ def test_centralised_training_is_plain_training_on_all_data() -> None:
     data = tiny_data()
     trainer = run(Centralized(tiny_net(), lr=0.1, batch_size=1000, local_steps=3), data, rounds=2)
     net = tiny_net()
-    rows = torch.cat(data.everyone.train)
+    rows = data.everyone.train.joined
     x, y = data.rows(data.store, rows)
     for _ in range(6):
         net.zero_grad()

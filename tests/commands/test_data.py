@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from fedlit import Synthetic
-from fedlit.commands.data import class_counts, shown_clients
+from fedlit.commands.data import class_counts, save, shown_clients
 from fedlit.data.picture import client_order, draw_partition, partition_figure
 from tests.conftest import TINY, Answer, Call, files
 
@@ -83,6 +83,15 @@ def test_json_is_what_the_data_module_says_of_itself(call: Call, workplace: Path
     assert call(f"data {SMALL}").code == 0
     assert saved() == built().describe()
     assert set(files(workplace)) == {"partition/partition.json", "partition/partition.png"}
+
+
+def test_json_of_very_many_clients_is_compact_and_says_the_same(tmp_path: Path) -> None:
+    few, many = described(10_000, 2), described(10_001, 2)
+    for partition, lines in ((few, 100_000), (many, 1)):
+        folder = save(partition, tmp_path / str(lines))
+        text = folder.partition.read_text("utf-8")
+        assert json.loads(text) == partition
+        assert text.count("\n") >= lines if lines > 1 else text.count("\n") == 1
 
 
 def test_partition_is_that_of_the_run(call: Call) -> None:
@@ -377,6 +386,13 @@ def test_many_clients_go_by_their_main_class_then_by_size_and_empty_ones_last() 
     assert order[-2:].tolist() == [0, 77]
     keys = [(counts[client].argmax(), -counts[client].sum()) for client in order[:-2]]
     assert keys == sorted(keys)
+
+
+def test_of_very_many_clients_evenly_spaced_ones_are_drawn() -> None:
+    axes = drawn(described(20_000, 4)).axes[1]
+    assert axes.images[0].get_array().shape == (4, 2_000)
+    assert axes.get_xlabel().endswith("; one in 10 is drawn")
+    assert axes.xaxis.get_major_formatter()(1_000, 0) == "10,000"
 
 
 def test_clients_without_data_are_drawn(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fedlit.data import FederatedDataModule, Store
 from fedlit.data.partition.base import Parts
+from fedlit.data.ragged import Ragged
 from fedlit.data.split import partition_hash, share
 from fedlit.errors import ConfigError, DataError
 
@@ -250,7 +251,7 @@ def test_a_test_row_that_clients_share_is_pooled_once() -> None:
 
 def test_pooled_validation_is_the_union_over_the_clients() -> None:
     data = ready(consecutive([50, 60]), val_fraction=0.3)
-    assert data.global_val.tolist() == sorted(torch.cat(data.everyone.val).tolist())
+    assert data.global_val.tolist() == sorted(data.everyone.val.joined.tolist())
 
 
 def test_the_hash_tells_apart_who_owns_the_same_rows() -> None:
@@ -261,7 +262,7 @@ def test_the_hash_tells_apart_who_owns_the_same_rows() -> None:
 
 def test_the_hash_tells_apart_where_one_client_ends() -> None:
     def with_train(*clients: list[int]) -> str:
-        return partition_hash([[torch.tensor(rows) for rows in clients]], labels=b"")
+        return partition_hash([Ragged.of(clients)], labels=b"")
 
     assert with_train([0, 1], [2]) != with_train([0], [1, 2])
 
@@ -334,6 +335,12 @@ def test_evaluation_on_some_clients_and_samples_leaves_training_alone() -> None:
     )
     assert all(a.equal(b) for a, b in zip(data.everyone.train, plain.everyone.train, strict=True))
     assert len(data.global_test) == 12
+
+
+def test_of_more_than_ten_thousand_clients_ten_thousand_are_tested_unless_asked() -> None:
+    many = [range(2)] * 10_001
+    assert np.count_nonzero(ready(many).everyone.test.sizes) == 10_000
+    assert np.count_nonzero(ready(many, eval_clients=10_001).everyone.test.sizes) == 10_001
 
 
 class WithFixedParts(Given):

@@ -4,7 +4,6 @@ A recipe sees labels and row numbers, never samples. It does not cut a client's 
 test parts (the data module does), unless the recipe itself fixes who is tested on what.
 """
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
@@ -73,9 +72,15 @@ def tail_split(rows: RowNumbers, test_fraction: float) -> tuple[RowNumbers, RowN
     On rows that were assigned class by class, the test part holds the classes that came last, and some of them may
     not occur in the training part at all. One row at least is left for training.
     """
-    # (1 - 0.9) * 30 is 2.9999999999999996 in floating point; the user meant 3.
-    n_train = min(len(rows), max(1, math.floor((1 - test_fraction) * len(rows) + 1e-9)))
+    n_train = int(tail_size(np.array([len(rows)]), test_fraction)[0])
     return rows[:n_train], rows[n_train:]
+
+
+def tail_size(sizes: RowNumbers, test_fraction: float) -> RowNumbers:
+    """How many rows `tail_split` leaves for training, of clients of these sizes."""
+    # (1 - 0.9) * 30 is 2.9999999999999996 in floating point; the user meant 3.
+    wanted = np.floor((1 - test_fraction) * sizes + 1e-9).astype(np.int64)
+    return np.asarray(np.minimum(sizes, np.maximum(1, wanted)))
 
 
 def deal(stock: list[RowNumbers], counts: NDArray[np.int64]) -> list[RowNumbers]:
