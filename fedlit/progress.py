@@ -13,8 +13,8 @@ _SHOWN = (
     ("train/loss", "loss", "{:.3f}"),
     ("global/acc", "global", "{:.1%}"),
     ("local/acc", "local", "{:.1%}"),
-    ("users/acc_min", "min user", "{:.1%}"),
-    ("users/acc_max", "max user", "{:.1%}"),
+    ("min_user/acc", "min user", "{:.1%}"),
+    ("max_user/acc", "max user", "{:.1%}"),
 )
 _SECONDS_BETWEEN_LINES = 20.0
 
@@ -28,6 +28,7 @@ class RoundProgressBar(ProgressBar):
         self._console = Console()
         self._bar: Progress | None = None
         self._line_at = 0.0
+        self._evaluated = 0
 
     def disable(self) -> None:
         """Lightning turns it off on all processes but one."""
@@ -56,12 +57,15 @@ class RoundProgressBar(ProgressBar):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """One round further."""
         done = trainer.current_epoch + 1
+        words = shown(trainer.callback_metrics, age=done - self._evaluated)
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, shown=shown(trainer.callback_metrics))
+            self._bar.update(self._task, completed=done, shown=words)
         elif self._enabled and (done == trainer.max_epochs or self._line_is_due()):
-            self._console.print(
-                f"round {done}/{trainer.max_epochs}  {shown(trainer.callback_metrics)}", highlight=False, soft_wrap=True
-            )
+            self._console.print(f"round {done}/{trainer.max_epochs}  {words}", highlight=False, soft_wrap=True)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The round was evaluated."""
+        self._evaluated = trainer.current_epoch + 1
 
     def _line_is_due(self) -> bool:
         now = time.monotonic()
@@ -93,7 +97,10 @@ def show_lines() -> None:
         logger.addHandler(logging.StreamHandler())
 
 
-def shown(metrics: dict[str, Any]) -> str:
-    """The key metrics in a line."""
-    known = [(label, form, metrics[name]) for name, label, form in _SHOWN if name in metrics]
-    return "  ".join(f"{label} {form.format(float(value))}" for label, form, value in known)
+def shown(metrics: dict[str, Any], age: int = 0) -> str:
+    """The key metrics in a line; accuracies say how many rounds ago they were measured, unless it was in this one."""
+    known = [(name, f"{label} {form.format(float(metrics[name]))}") for name, label, form in _SHOWN if name in metrics]
+    trained = [text for name, text in known if name.startswith("train/")]
+    measured = [text for name, text in known if not name.startswith("train/")]
+    ago = [f"(measured {age} round{'s' * (age > 1)} ago)"] if age and measured else []
+    return "  ".join([*trained, *measured, *ago])

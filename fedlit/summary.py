@@ -10,17 +10,14 @@ from typing import Any
 
 from rich.table import Table
 
-from fedlit.catalogue import STATES
+from fedlit.catalogue import METRICS, STATES
 from fedlit.history import Best, History
 from fedlit.metrics import first_round_at
 
 _PACKAGES = ("fedlit", "torch", "pytorch-lightning", "numpy")
 _TABLE = (
-    ("global accuracy", "global/acc"),
-    ("local accuracy", "local/acc"),
-    ("min-user accuracy", "users/acc_min"),
-    ("max-user accuracy", "users/acc_max"),
-    ("user variance", "users/acc_var"),
+    *("global/acc", "local/acc", "min_user/acc", "max_user/acc"),
+    *("users/acc_min", "users/acc_max", "users/acc_var"),
 )
 
 
@@ -65,8 +62,9 @@ def result_table(summary: dict[str, Any]) -> Table:
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("name", style="dim")
-    for label, name in _TABLE:
+    for name in _TABLE:
         if name in summary["final"]:
             value = summary["final"][name]
-            table.add_row(label, f"{value:.4f}" if name.endswith("_var") else f"{100 * value:.2f} %", name)
+            number = f"{value:.4f}" if name.endswith("_var") else f"{100 * value:.2f} %"
+            table.add_row(METRICS[name].label, number, name)
     return table
