@@ -167,11 +167,11 @@ def check_buffer(
         raise ConfigError(f"trainer.buffer keeps clients in flight, but this run {what}. Leave one of them out.")
     if cloud is not None:
         raise ConfigError(
-            "trainer.buffer is for one server, but trainer.cloud has several with a protocol of their own. Leave one out."
+            "trainer.buffer is for one server, but trainer.cloud has several with their own protocol. Leave one out."
         )
     if clock is None:
         raise ConfigError(
-            "trainer.buffer goes by the order of reports, but there is no trainer.clock to say when they come. Give one."
+            "trainer.buffer goes by the order of reports, but there is no trainer.clock to time them. Give one."
         )
     if clock.deadline is not None or clock.dropout:
         raise ConfigError(
