@@ -125,7 +125,7 @@ class Federation:
         """Who trains: the cohorts of the event's servers, or those whose reports fill the buffer, one by one."""
         if event.filling is None:
             return [self._waiting[server.id] for server in event.servers]
-        parts = [report.alone().cohort for report in event.filling.reports]
+        parts = [report.part() for report in event.filling.reports]
         for part in parts:
             part.number = number
         return parts
@@ -184,7 +184,7 @@ class Federation:
 
     def _land(self, filling: Filling, server: Server) -> None:
         """Whose reports were in the buffer are no longer in flight."""
-        self.staleness = float(np.mean([server.rounds - report.cohort.round for report in filling.reports]))
+        self.staleness = float(np.mean([server.rounds - report.version for report in filling.reports]))
         self.flight = filling.flight.alone()
 
     def _go_on(self, event: Event, number: int) -> None:

@@ -12,7 +12,7 @@ reports. Draws are keyed by the round of the server at which the client was sent
 because whoever reports stays in the buffer until the server steps.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,18 @@ class Away:
     """A client in flight."""
 
     cohort: Cohort
-    """What it was given, perhaps together with others; `cohort.round` is the server's round at that time."""
+    """What it was given, perhaps together with others."""
     place: int
     """Which of them it is."""
     sent: float
     """Simulated seconds at which it was sent the model."""
+    finish: float
+    """Simulated seconds at which its report is back."""
+
+    @classmethod
+    def all_of(cls, cohort: Cohort, sent: float) -> "list[Away]":
+        """Those who were sent a model together."""
+        return [cls(cohort, place, sent, sent + seconds) for place, seconds in enumerate(cohort.seconds.tolist())]
 
     @property
     def client(self) -> int:
@@ -41,24 +48,29 @@ class Away:
         return self.cohort.clients[self.place]
 
     @property
-    def finish(self) -> float:
-        """Simulated seconds at which its report is back."""
-        return self.sent + float(self.cohort.seconds[self.place])
+    def version(self) -> int:
+        """Steps that the server had taken when it was sent the model."""
+        return self.cohort.round
 
     def alone(self) -> "Away":
         """The same without the others, so that these are forgotten when they have reported."""
-        return Away(self.cohort.only(self.place), 0, self.sent)
+        return self if len(self.cohort.clients) == 1 else replace(self, cohort=self.cohort.only(self.place), place=0)
+
+    def part(self) -> Cohort:
+        """What it was given, as a copy: training changes it, and a round can fail."""
+        return self.cohort.only(self.place)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain data; what all received is saved once."""
-        return {"sent": self.sent, "given": vars(self.alone().cohort) | {"own": sorted(self.cohort.own)}}
+        """Tensors and plain data; what several received is saved once."""
+        given = vars(self.alone().cohort) | {"own": sorted(self.cohort.own)}
+        return {"client": self.client, "sent": self.sent, "finish": self.finish, "given": given}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "Away":
         """The inverse."""
         cohort = Cohort.__new__(Cohort)
         vars(cohort).update(state["given"] | {"own": frozenset(state["given"]["own"])})
-        return cls(cohort, 0, state["sent"])
+        return cls(cohort, 0, state["sent"], state["finish"])
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class Filling:
     sent: list[Cohort]
     """Those who are sent the present model, as they go."""
     reports: list[Away]
-    """Those whose reports fill the buffer, ordered by round and id."""
+    """Those whose reports fill the buffer, ordered by version and id."""
     flight: Flight
     """Who is in flight then."""
 
@@ -108,12 +120,12 @@ def fill(flight: Flight, buffer: Buffer, server: Server, gathering: Gathering, n
             count = min(buffer.concurrency - len(away), len(free))
             selection = gathering.select(server, free, count, flight.sendings + len(sent))
             sent.append(gathering.cohort(server, selection, model))
-            away += [Away(sent[-1], place, now) for place in range(len(selection.train))]
+            away += Away.all_of(sent[-1], now)
         else:
             away.remove(first)
             reports.append(first)
             now = first.finish
-    reports.sort(key=lambda one: (one.cohort.round, one.client))
+    reports.sort(key=lambda one: (one.version, one.client))
     return Filling(now, sent, reports, Flight(tuple(away), flight.sendings + len(sent)))
 
 

@@ -31,6 +31,8 @@ from fedlit import (
     Scaffold,
     ServerCallback,
 )
+from fedlit.commandline.configs import resolve_configs
+from fedlit.commandline.fit_cli import FitCLI
 from fedlit.conformance.entries import ENTRIES
 from fedlit.conformance.problem import LOCAL, everything, new_trainer
 from fedlit.conformance.problem import tiny_data as conformance_data
@@ -337,6 +339,37 @@ def test_a_run_is_resumed_at_every_round_to_the_same_bits(tmp_path: Path, stop: 
     assert_same_bits(flown(whole), flown(resumed))
 
 
+def test_a_round_in_which_nobody_is_sent_a_model_is_resumed_to_the_same_bits(tmp_path: Path) -> None:
+    """Four report at once: the second step follows without a sending, and FedFor's server must know z before it."""
+    common: dict[str, Any] = {"clock": EVEN, "buffer": Buffer(size=2, concurrency=4), "engine": "sequential"}
+    whole, half, again = (new_trainer(rounds=rounds, **common) for rounds in (4, 1, 4))
+    for trainer in (whole, half):
+        trainer.fit(FedFor(conformance_net(), strength=1.0, **LOCAL), datamodule=conformance_data())
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    client = FedFor(conformance_net(), strength=1.0, **LOCAL)
+    again.fit(client, datamodule=conformance_data(), ckpt_path=tmp_path / "half.ckpt")
+    assert_same_bits(flown(whole), flown(again))
+    assert_same_bits(*(trainer.loop.server.callbacks[0].state_dict() for trainer in (whole, again)))
+
+
+def test_a_discount_is_given_on_the_command_line_by_name_or_class(workplace: Path) -> None:
+    buffers = [
+        FitCLI(resolve_configs(f"--config synthetic_fedbuff_fedavg {words}".split())).trainer.buffer
+        for words in ("", "--trainer.buffer.discount Hinge --trainer.buffer.discount.init_args.slope 2")
+    ]
+    assert buffers == [
+        Buffer(size=5, concurrency=15, discount="polynomial"),
+        Buffer(size=5, concurrency=15, discount=Hinge(slope=2.0)),
+    ]
+
+
+def test_what_makes_no_sense_is_one_paragraph_on_the_command_line(refusal: Any) -> None:
+    words = "fit --config synthetic_fedbuff_fedavg.yaml --run run"
+    assert "size is 16" in refusal(f"{words} --trainer.buffer.size 16")
+    assert "Did you mean 'hinge'" in refusal(f"{words} --trainer.buffer.discount hinges")
+    assert "no trainer.clock" in refusal(f"{words} --trainer.clock null")
+
+
 def test_what_all_received_is_kept_and_saved_once(tmp_path: Path) -> None:
     trainer = flying(None, 3)
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
@@ -354,13 +387,23 @@ FAILING = [
 ]
 
 
+_UNDISTURBED: dict[str, dict[int, Any]] = {}
+
+
+def undisturbed(tmp_path: Path, engine: str, options: dict[str, Any]) -> dict[int, Any]:
+    """The state after every round of a run in which nothing fails; each engine's once."""
+    if engine not in _UNDISTURBED:
+        parts, recorder = sound(tmp_path / "whole", engine), Recorder()
+        parts.options["callbacks"].append(recorder)
+        FederatedTrainer(**parts.options, **options).fit(parts.client, datamodule=parts.data)
+        _UNDISTURBED[engine] = recorder.states
+    return _UNDISTURBED[engine]
+
+
 @pytest.mark.parametrize("name", FAILING)
 def test_a_round_that_fails_leaves_who_is_in_flight(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     point, options = POINTS[name], {"clock": CLOCK, "buffer": SMALL}
-    whole, recorder = sound(tmp_path / "whole", point.engine), Recorder()
-    whole.options["callbacks"].append(recorder)
-    FederatedTrainer(**whole.options, **options).fit(whole.client, datamodule=whole.data)
-
+    truth = undisturbed(tmp_path, point.engine, options)
     parts = arranged(point, tmp_path / "run", monkeypatch)
     trainer = FederatedTrainer(**parts.options, **options)
     with pytest.raises(BaseException) as failure:  # noqa: PT011  # each point raises its own
@@ -369,7 +412,7 @@ def test_a_round_that_fails_leaves_who_is_in_flight(name: str, tmp_path: Path, m
     assert parts.fuse.blown
     assert trainer.loop.rounds_done == point.finished
     assert len(trainer.loop.federation.flight.away) > 0
-    assert same(state_of(trainer), recorder.states[point.finished])
+    assert same(state_of(trainer), truth[point.finished])
 
     monkeypatch.undo()
     again = sound(tmp_path / "run", point.engine)
@@ -377,7 +420,7 @@ def test_a_round_that_fails_leaves_who_is_in_flight(name: str, tmp_path: Path, m
         again.options |= {key: parts.options[key]} if key in parts.options else {}
     resumed = FederatedTrainer(**again.options, **options, resume=True)
     resumed.fit(again.client, datamodule=again.data)
-    assert same(state_of(resumed), recorder.states[ROUNDS])
+    assert same(state_of(resumed), truth[ROUNDS])
 
 
 def test_a_killed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
@@ -447,7 +490,7 @@ def test_numbers_that_make_no_sense_are_refused(make: Any, words: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("sampler", ["size", "earliest", "uniform"])
+@pytest.mark.parametrize("sampler", ["size", "earliest", "uniform", "all"])
 def test_other_samplers_choose_among_those_who_are_free(sampler: str) -> None:
     watch = Watch()
     buffer = Buffer(size=3, concurrency=8)

@@ -5,8 +5,8 @@ moment at which it is sent a model, and the server is a queue with two kinds of 
 one moment reports come before free places.
 
 - Server: `concurrency` clients are away. A report goes to the buffer and leaves a free place. The `size`-th report
-  makes the server step, z <- z - sum_j p_j s(tau_j) (received_j - x_j), with p_j the shares of the buffer's clients and tau_j
-  the steps since client j was sent its model; the buffer is empty then, and free places are looked at again.
+  makes the server step, z <- z - sum_j p_j s(tau_j) (received_j - x_j), with p_j the shares of the buffer's clients
+  and tau_j the steps since client j was sent its model; then the buffer is empty, and free places are looked at again.
 - Free places: as many clients as there are places are chosen from those that are neither away nor in the buffer.
 - s: `constant` 1; `polynomial` (1 + tau)^-a; `hinge` 1 if tau <= b, else 1 / (a (tau - b) + 1) (FedAsync).
 - FedAvg: plain SGD from the received model. SCAFFOLD (option II): c_i of the client, c as it was sent; c moves by
