@@ -319,6 +319,42 @@ def test_a_rate_that_decays_is_that_of_the_sending() -> None:
         assert lr == pytest.approx(np.mean(expected))
 
 
+@pytest.mark.parametrize("keep_local", ["none", "norm"])
+def test_statistics_and_what_stays_with_clients_are_sent_and_averaged(keep_local: str, tmp_path: Path) -> None:
+    """BatchNorm: a client trains on the statistics that it was sent; the server averages those that come back."""
+
+    class Statistics(ServerCallback):
+        decides = False
+
+        def on_server_step_end(self, trainer: Any, client: Any, cohort: Any) -> None:
+            mean = torch.tensordot(cohort.weights.double(), cohort.buffers["norm.running_mean"], dims=1)
+            expected = torch.zeros_like(mean) if keep_local == "norm" else mean
+            torch.testing.assert_close(self.server.buffers["norm.running_mean"], expected, rtol=0, atol=1e-12)
+
+    ended = []
+    for rounds, start in ((5, None), (2, None), (5, tmp_path / "half.ckpt")):
+        torch.manual_seed(3)
+        client = FedAvg(Normed().double(), keep_local=keep_local, **LOCAL)
+        trainer = new_trainer(rounds=rounds, engine="sequential", clock=CLOCK, buffer=SMALL, callbacks=[Statistics()])
+        trainer.fit(client, datamodule=conformance_data(), ckpt_path=start)
+        trainer.save_checkpoint(tmp_path / "half.ckpt")
+        ended.append(flown(trainer))
+    assert_same_bits(ended[0], ended[2])
+
+
+class Normed(torch.nn.Module):
+    """Softmax regression on normalised features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.linear = torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        logits: torch.Tensor = self.linear(self.norm(x))
+        return logits
+
+
 # ---- clients in flight survive ---------------------------------------------------------------------------------------
 
 
