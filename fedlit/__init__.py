@@ -36,6 +36,7 @@ from fedlit.data.tensor import TensorData
 from fedlit.loop import FederatedLoop
 from fedlit.models import MLP, CharLSTM, DigitNet, LeNet, ResNet18, ResNet20, Softmax
 from fedlit.server.base import ServerCallback
+from fedlit.server.buffer import Buffer, Hinge, Polynomial
 from fedlit.server.cloud import Cloud, Complete, Given, RandomPairs, Ring
 from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedlit.server.sampling import AllSampler, EarliestSampler, FixedSampler, QuotaSampler, SizeSampler, UniformSampler
@@ -47,6 +48,7 @@ from fedlit.trainer import FederatedTrainer
 __version__ = _version("fedlit")
 
 __all__ = [
+    "Buffer",
     "Clock",
     "Cloud",
     "Complete",
@@ -54,8 +56,10 @@ __all__ = [
     "EarliestSampler",
     "Exponential",
     "Given",
+    "Hinge",
     "Latency",
     "LogNormal",
+    "Polynomial",
     "QuotaSampler",
     "RandomPairs",
     "Ring",

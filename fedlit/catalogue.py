@@ -103,6 +103,9 @@ METRICS: dict[str, Metric] = {
     "cloud/consensus": Metric("consensus distance ‖z_n − z̄‖", "mean over servers, z̄ is the servers' mean", "", "min"),
     "cloud/staleness": Metric("staleness", "events since the servers that step had stepped before, mean", "", "min"),
     "cloud/waiting": Metric("waiting share", "servers' time spent waiting for others, since the start", "share", "min"),
+    "buffer/staleness": Metric(
+        "staleness of reports", "server's steps since the reporting clients were sent z, mean", "", "min"
+    ),
     "comm/up_mb": Metric("upload", "10⁶ bytes sent to the server this round", "MB", "min"),
     "comm/down_mb": Metric("download", "10⁶ bytes sent to clients this round", "MB", "min"),
     "time/train_s": Metric("training time", "local training of this round", "s", "min"),

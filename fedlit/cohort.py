@@ -70,8 +70,14 @@ class Cohort:
     """The round of the run, from 1 on: what files and messages call it. With one server it is `round` + 1."""
     lasts: float = 0.0
     """Simulated seconds from the server's start of this round until it has its reports; 0 without a clock."""
+    seconds: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    """(clients,) simulated seconds until the report of each of those who report is back; empty without a clock."""
     keys: list[int] = field(default_factory=list)
-    """(clients,) the round by which each client's draws are keyed, where several servers' clients train together."""
+    """(clients,) the round by which each client's draws are keyed, where they began in different ones."""
+    rates: list[float] = field(default_factory=list)
+    """(clients,) the local learning rate of each client, where they differ; `lr` is then their mean."""
+    discounts: Tensor = field(default_factory=lambda: torch.ones(0, dtype=torch.float64))
+    """(clients,) how much each client's move counts, where some received older models than the server's; else empty."""
     own: frozenset[str] = frozenset()
     """Names of the tensors that stay with each client and are not averaged."""
     memory: Params = field(default_factory=dict)
@@ -93,7 +99,7 @@ class Cohort:
     weights: Tensor = field(init=False, repr=False)
     """(clients,) aggregation weights, >= 0, sum 1 over the reporting clients, 0 elsewhere."""
     pseudo_gradient: Params = field(init=False, repr=False)
-    """step * (z - sum_i w_i x_i): what the server optimiser steps along."""
+    """step * (z - sum_i w_i x_i): what the server optimiser steps along (`aggregate.pseudo_gradient`)."""
 
     def __post_init__(self) -> None:
         self.trained = torch.zeros(len(self.clients), dtype=torch.bool)
@@ -108,9 +114,19 @@ class Cohort:
         return self.keys[k] if self.keys else self.round
 
     @property
+    def staleness(self) -> Tensor:
+        """(clients,) steps that the server took since it sent each client its model."""
+        return torch.tensor([self.round - self.key(k) for k in range(len(self.clients))])
+
+    @property
+    def rate(self) -> float | Tensor:
+        """The local learning rate: one for all, or (clients,) where they differ."""
+        return torch.tensor(self.rates, dtype=torch.float64) if self.rates else self.lr
+
+    @property
     def rate_sums(self) -> Tensor:
         """(clients,) the sum of the learning rates a client used, K_i * lr."""
-        return self.steps.double() * self.lr
+        return self.steps.double() * self.rate
 
     @property
     def moves(self) -> Params:
@@ -166,6 +182,7 @@ class Cohort:
             reports=torch.cat([cohort.reports for cohort in cohorts]),
             sizes=torch.cat([cohort.sizes for cohort in cohorts]),
             steps=torch.cat([cohort.steps for cohort in cohorts]),
+            seconds=torch.cat([cohort.seconds for cohort in cohorts]),
         )
         for name in ("received", "received_buffers", "state", "sent", "memory"):
             setattr(joined, name, stacked([getattr(cohort, name) for cohort in cohorts]))
@@ -190,6 +207,32 @@ class Cohort:
         )
         joined.losses = torch.cat([cohort.losses for cohort in cohorts])
         return joined
+
+    def only(self, k: int) -> "Cohort":
+        """Its k-th client alone, before it trains; what training changes is copied."""
+        alone = replace(self, clients=[self.clients[k]])
+        for name in ("reports", "sizes", "steps", "seconds"):
+            setattr(alone, name, getattr(self, name)[k : k + 1].clone())
+        for name in ("received", "received_buffers", "sent"):
+            setattr(alone, name, {key: _one_row(value, k) for key, value in getattr(self, name).items()})
+        for name in ("state", "memory"):
+            setattr(alone, name, {key: value[k : k + 1].clone() for key, value in getattr(self, name).items()})
+        if "risk_received" in vars(self):
+            alone.risk_received = self.risk_received[k : k + 1].clone()
+        if "grad_received" in vars(self):
+            alone.grad_received = {key: _one_row(value, k) for key, value in self.grad_received.items()}
+        return alone
+
+    def become_round(self, parts: Sequence["Cohort"], round: int, population: int) -> None:
+        """These parts, joined and trained, are one server's round: they began in earlier rounds of it, or in this."""
+        self.keys, rates = [part.round for part in parts], [part.lr for part in parts]
+        self.round, self.population = round, population
+        if len(set(rates)) > 1:
+            self.rates, self.lr = rates, float(np.mean(rates))
+        if "risk_received" in vars(parts[0]):
+            self.risk_received = torch.cat([part.risk_received for part in parts])
+        if "grad_received" in vars(parts[0]):
+            self.grad_received = stacked([part.grad_received for part in parts])
 
     def weighed(self, cohorts: Sequence["Cohort"]) -> "Cohort":
         """The whole round, for its metrics: every server counts alike, and its clients as it weighed them."""
@@ -230,6 +273,11 @@ class Cohort:
 def stacked(parts: Sequence[Params]) -> Params:
     """Stacked rows of several servers' clients, one below the other."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _one_row(value: Tensor, k: int) -> Tensor:
+    """(1, …) of a stacked tensor: the same memory where all clients share a row, or there is one; else a copy."""
+    return value[:1] if len(value) == 1 or value.stride(0) == 0 else value[k : k + 1].clone()
 
 
 def _put_back(rows: Params, which: Tensor, values: Params) -> Params:

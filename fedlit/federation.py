@@ -16,9 +16,11 @@ import torch
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
+from fedlit.flight import Filling, Flight, fill
 from fedlit.gathering import Gathering
 from fedlit.params import Params, sq_norm, weighted_mean
 from fedlit.server.base import ServerCallback
+from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud, check_doubly_stochastic
 from fedlit.server.server import Server, Snapshot
 
@@ -29,6 +31,8 @@ class Event:
 
     time: float
     servers: list[Server]
+    filling: Filling | None = None
+    """How the buffer was filled, where there is one."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,7 @@ class Moment:
     time: float
     formed: int
     servers: dict[int, Snapshot]
+    flight: Flight
 
 
 class Federation:
@@ -47,18 +52,23 @@ class Federation:
         servers: one, or those of a cloud.
         cloud: their protocol and how they mix; None for one server.
         seed: seed of the run.
+        buffer: when a server that waits for nobody steps; None for one that waits for its cohort.
     """
 
-    def __init__(self, servers: Sequence[Server], cloud: Cloud | None, seed: int) -> None:
+    def __init__(self, servers: Sequence[Server], cloud: Cloud | None, seed: int, buffer: Buffer | None = None) -> None:
         self.servers = list(servers)
         self.cloud = cloud
         self.seed = seed
+        self.buffer = buffer
         self.time = 0.0
         """Simulated seconds of the last event."""
         self.formed = 0
         """Rounds of the rigorous protocol whose first B servers have stepped."""
         self.staleness = 0.0
-        """Rounds of the run since the servers of the last event had stepped before, as a mean."""
+        """Rounds of the run since the servers of the last event had stepped before, as a mean; with a buffer, since its
+        clients were sent their models."""
+        self.flight = Flight()
+        """Clients in flight, where there is a buffer."""
         self._waiting: dict[int, Cohort] = {}
 
     @classmethod
@@ -70,6 +80,7 @@ class Federation:
         callbacks: Sequence[ServerCallback],
         cloud: Cloud | None,
         seed: int,
+        buffer: Buffer | None = None,
     ) -> "Federation":
         """The servers of a run. The first has the trainer's callbacks, each other one copies of those that decide."""
         population = 1 if client.pools_data else data.num_clients
@@ -80,12 +91,15 @@ class Federation:
             own = callbacks if number == 0 else [deepcopy(callback) for callback in callbacks if callback.decides]
             sizes = data.sizes if cloud is None else data.sizes[torch.from_numpy(clients)]
             servers.append(open_one(own, sizes=sizes, id=number, clients=clients))
-        return cls(servers, cloud, seed)
+        return cls(servers, cloud, seed, buffer)
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
     def next_event(self, gathering: Gathering) -> Event:
         """The servers that step next. All others keep their model, their cohort and their clock."""
+        if self.buffer is not None:
+            filling = fill(self.flight, self.buffer, self.servers[0], gathering, self.time)
+            return Event(filling.time, self.servers, filling)
         for server in self.servers:
             if server.id not in self._waiting:
                 self._waiting[server.id] = gathering.cohort(server)
@@ -97,12 +111,37 @@ class Federation:
         """When a server has its reports."""
         return server.started + self._waiting[server.id].lasts
 
-    def cohorts(self, event: Event, number: int) -> list[Cohort]:
-        """What the event's servers have gathered, for the run's round of this number."""
-        cohorts = [self._waiting[server.id] for server in event.servers]
-        for cohort in cohorts:
+    def sent(self, event: Event, number: int) -> list[tuple[Server, Cohort]]:
+        """Who is sent a model, by whom, in the run's round of this number: those who will train in it, or later."""
+        if event.filling is not None:
+            sent = [(event.servers[0], cohort) for cohort in event.filling.sent]
+        else:
+            sent = [(server, self._waiting[server.id]) for server in event.servers]
+        for _, cohort in sent:
             cohort.number = number
-        return cohorts
+        return sent
+
+    def parts(self, event: Event, number: int) -> list[Cohort]:
+        """Who trains: the cohorts of the event's servers, or those whose reports fill the buffer, one by one."""
+        if event.filling is None:
+            return [self._waiting[server.id] for server in event.servers]
+        parts = [report.part() for report in event.filling.reports]
+        for part in parts:
+            part.number = number
+        return parts
+
+    def cohorts(self, event: Event, parts: list[Cohort], joined: Cohort) -> list[Cohort]:
+        """What each of the event's servers steps with, once these parts are trained: its own, or what fills its buffer.
+
+        A buffer whose clients all received the present model is a flat round; else they say how much they count.
+        """
+        if self.buffer is None:
+            return parts
+        joined.become_round(parts, event.servers[0].rounds, len(event.servers[0].clients))
+        discounts = self.buffer.discounts(joined.staleness)
+        if bool(joined.staleness.any()) or bool((discounts != 1).any()):
+            joined.discounts = discounts
+        return [joined]
 
     def _first(self, servers: Sequence[Server]) -> Event:
         """The first B of these to have their reports; ties go to the lowest id."""
@@ -134,14 +173,27 @@ class Federation:
 
     def count(self, event: Event, number: int) -> None:
         """The event is over: its servers begin their next rounds, all at that moment."""
-        self.staleness = float(np.mean([number - server.stepped for server in event.servers]))
         self.time = event.time
+        if event.filling is not None:
+            self._land(event.filling, event.servers[0])
+        else:
+            self._go_on(event, number)
+        for server in event.servers:
+            server.rounds += 1
+            server.started, server.stepped = event.time, number
+
+    def _land(self, filling: Filling, server: Server) -> None:
+        """Whose reports were in the buffer are no longer in flight."""
+        self.staleness = float(np.mean([server.rounds - report.version for report in filling.reports]))
+        self.flight = filling.flight.alone()
+
+    def _go_on(self, event: Event, number: int) -> None:
+        """Servers that have waited for their reports, and perhaps for each other."""
+        self.staleness = float(np.mean([number - server.stepped for server in event.servers]))
         if self.cloud is not None and len(event.servers) == self.cloud.together:
             self.formed += event.servers[0].rounds == self.formed
         for server in event.servers:
             server.waited += event.time - self.finish(server)
-            server.rounds += 1
-            server.started, server.stepped = event.time, number
             del self._waiting[server.id]
 
     # ---- all servers -------------------------------------------------------------------------------------------------
@@ -164,7 +216,9 @@ class Federation:
         return np.full(len(self.servers), 1 / len(self.servers))
 
     def metrics(self) -> dict[str, float]:
-        """How far apart the servers are, how old what they bring is, and how much of their time they wait."""
+        """How far apart servers are, how old what they step with is, how much of their time they wait; none if flat."""
+        if self.cloud is None:
+            return {} if self.buffer is None else {"buffer/staleness": self.staleness}
         waiting = float(np.mean([server.waited for server in self.servers])) / self.time if self.time else 0.0
         return {
             "cloud/consensus": float(np.mean(self.distances)),
@@ -202,22 +256,25 @@ class Federation:
 
     def snapshot(self, servers: Sequence[Server]) -> Moment:
         """What `restore` needs to undo a round in which these servers step."""
-        return Moment(self.time, self.formed, {server.id: server.snapshot() for server in servers})
+        return Moment(self.time, self.formed, {server.id: server.snapshot() for server in servers}, self.flight)
 
     def restore(self, before: Moment) -> None:
         """Back to the end of the last finished round; cohorts are gathered again."""
-        self.time, self.formed = before.time, before.formed
+        self.time, self.formed, self.flight = before.time, before.formed, before.flight
         self._waiting.clear()
         for number, snapshot in before.servers.items():
             self.servers[number].restore(snapshot)
 
     def state_dict(self) -> dict[str, Any]:
-        """Every server, and the time."""
-        return {"time": self.time, "formed": self.formed, "servers": [server.state_dict() for server in self.servers]}
+        """Every server, the time, and who is in flight."""
+        flight = {} if self.buffer is None else {"flight": self.flight.state_dict()}
+        servers = [server.state_dict() for server in self.servers]
+        return {"time": self.time, "formed": self.formed, "servers": servers, **flight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse."""
         self.time, self.formed = state["time"], state["formed"]
+        self.flight = Flight.from_state(state["flight"]) if "flight" in state else Flight()
         self._waiting.clear()
         for server, kept in zip(self.servers, state["servers"], strict=True):
             server.load_state_dict(kept)

@@ -16,6 +16,7 @@ from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
+from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Sampler
 from fedlit.server.server import Server
@@ -34,6 +35,7 @@ class RoundOptions:
     request: Request = field(default_factory=Request)
     clock: Clock | None = None
     cloud: Cloud | None = None
+    buffer: Buffer | None = None
 
 
 class Gathering:
@@ -56,12 +58,18 @@ class Gathering:
         self.options = options
         self._stream = Stream()
 
-    def cohort(self, server: Server) -> Cohort:
-        """Who trains for a server in its next round, what they received, what they kept, and how long they take."""
+    def cohort(self, server: Server, selection: Selection | None = None, model: Params | None = None) -> Cohort:
+        """Who trains for a server in its next round, what they received, what they kept, and how long they take.
+
+        Args:
+            server: the server.
+            selection: who trains and who reports, where that is known.
+            model: a copy of the server's model, where several cohorts share one.
+        """
         client, round = self.client, server.rounds
-        selection = self.select(server)
+        selection = selection or self.select(server)
         chosen, reporting = selection.train, set(selection.report)
-        received, buffers = self.received(server, chosen)
+        received, buffers = self.received(server, chosen, model or clone(server.model))
         sizes = self.population.sizes[chosen]
         cohort = Cohort(
             round=round,
@@ -85,16 +93,27 @@ class Gathering:
             self.time(cohort, self.options.clock)
         return cohort
 
-    def select(self, server: Server) -> Selection:
-        """Who trains and who reports in a server's round: the sampler's answer, which the algorithm may widen."""
-        options, ids, round = self.options, server.clients, server.rounds
+    def select(
+        self, server: Server, among: np.ndarray | None = None, count: int | None = None, draw: int | None = None
+    ) -> Selection:
+        """Who trains and who reports in a server's round: the sampler's answer, which the algorithm may widen.
+
+        Args:
+            server: the server.
+            among: ids of those who can be chosen; all of the server's unless given.
+            count: how many; clients_per_round unless given.
+            draw: key of the draw; the server's round unless given.
+        """
+        options, ids = self.options, server.clients if among is None else among
+        round, draw = server.rounds, server.rounds if draw is None else draw
         sizes = self.population.sizes.numpy()[ids]
-        count = 1 if self.client.pools_data else options.clients_per_round
+        if count is None:
+            count = 1 if self.client.pools_data else options.clients_per_round
         known: dict[str, Any] = {"server": server.id} if server.id else {}
         if options.clock is not None:
             known["arrivals"] = options.clock.latency.arrivals(options.seed, round, ids)
-        drawn = options.sampler.select(options.seed, round, sizes, count, **known)
-        generator = self._stream.at(options.seed, Purpose.COHORT, round=round, client=server.id, index=1)
+        drawn = options.sampler.select(options.seed, draw, sizes, count, **known)
+        generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
         chosen = self.client.select(drawn, len(sizes), generator)
         return Selection(ids[chosen.train].tolist(), ids[chosen.report].tolist())
 
@@ -105,12 +124,13 @@ class Gathering:
         work = clock.latency.work(steps, self.client.batches_per_epoch(cohort.sizes.numpy()))
         ids = np.array(cohort.clients)[reports]
         known = clock.report_times(self.options.seed, cohort.round, ids, work[reports])
-        cohort.lasts = known.lasts
+        cohort.lasts, cohort.seconds = known.lasts, torch.from_numpy(known.seconds)
         cohort.reports[torch.from_numpy(reports)] = torch.from_numpy(known.reports)
 
-    def received(self, server: Server, chosen: list[int]) -> tuple[Params, Params]:
+    def received(self, server: Server, chosen: list[int], model: Params) -> tuple[Params, Params]:
         """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
-        params, buffers = expand(server.z, len(chosen)), expand(clone(server.buffers), len(chosen))
+        parts = ({name: model[name] for name in own} for own in (server.params, server.buffers))
+        params, buffers = (expand(part, len(chosen)) for part in parts)
         if not self.client.own_tensors:
             return params, buffers
         own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}

@@ -123,12 +123,13 @@ class FederatedLoop(_FitLoop):
     def play_round(self, event: Event, started: float) -> dict[str, float]:
         """The phases of a round, in order; returns its metrics."""
         number = self.rounds_done + 1
-        cohorts = self.federation.cohorts(event, number)
-        for server, cohort in zip(event.servers, cohorts, strict=True):
+        for server, cohort in self.federation.sent(event, number):
             self.send(server, cohort)
-        joined = self.training.train(cohorts)
+        parts = self.federation.parts(event, number)
+        joined = self.training.train(parts)
         trained = time.perf_counter()
         self.first_risk = check_divergence(joined, self.first_risk, self.options.divergence_factor)
+        cohorts = self.federation.cohorts(event, parts, joined)
         steps = [self.receive(server, cohort) for server, cohort in zip(event.servers, cohorts, strict=True)]
         for iteration in range(self.options.cloud.iterations if self.options.cloud else 1):
             self.federation.mix(event, number, iteration)
@@ -211,9 +212,9 @@ class FederatedLoop(_FitLoop):
         return values, records
 
     def federation_metrics(self) -> dict[str, float]:
-        """Simulated time, and how far apart the servers are."""
+        """Simulated time, how far apart the servers are, how old what they step with is."""
         values = {} if self.options.clock is None else {"time/sim_s": self.federation.time}
-        return values if self.options.cloud is None else values | self.federation.metrics()
+        return values | self.federation.metrics()
 
     def server_accuracies(self) -> list[float]:
         """Of every server's model on the pooled test."""
@@ -280,7 +281,9 @@ class FederatedLoop(_FitLoop):
         build = self.trainer.server_optimizer.build  # type: ignore[attr-defined]  # FederatedTrainer's
         open_one = partial(Server, self.client.net, build, states=self.states)
         callbacks, options = self._server_callbacks(), self.options
-        self.federation = Federation.of(self.client, self.data, open_one, callbacks, options.cloud, options.seed)
+        self.federation = Federation.of(
+            self.client, self.data, open_one, callbacks, options.cloud, options.seed, options.buffer
+        )
         return [server.optimizer for server in self.federation.servers]
 
     @property
@@ -360,7 +363,7 @@ class FederatedLoop(_FitLoop):
         self.history.columns = [
             *round_columns(client, self.measuring.parts),
             *(["time/sim_s"] if options.clock is not None else []),
-            *(self.federation.metrics() if options.cloud is not None else []),
+            *self.federation.metrics(),
             *(name for callback in self.server.callbacks for name in callback.metrics),
         ]
         if self.folder is not None:

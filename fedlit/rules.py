@@ -11,11 +11,14 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from fedlit.catalogue import RECORD_COLUMNS
 from fedlit.client import Client
 from fedlit.clock import Clock
+from fedlit.cohort import Selection
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, nearest
 from fedlit.history import EXTRA_METRICS, MeasuredParts, round_columns
+from fedlit.keys import Purpose, generator
 from fedlit.measuring import MeasureOptions
 from fedlit.server.base import ServerCallback
+from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
@@ -66,11 +69,15 @@ def check_run(
     measures: MeasureOptions,
     cloud: Cloud | None = None,
     clock: Clock | None = None,
+    buffer: Buffer | None = None,
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_optimizers(client)
     client.check_states()
     check_cloud(client, data, callbacks, sampler, cloud, clock)
+    if buffer is not None:
+        check_buffer(buffer, client, data, sampler, cloud, clock)
+        check_discount(buffer, callbacks)
     served = check_cohort(data, sampler, clients_per_round, cloud, clock)
     client.check_clients(data.num_clients, served, sampler.cohort_size(clients_per_round, served))
     check_weighting(client, weighting)
@@ -142,6 +149,61 @@ def check_cloud(
         raise ConfigError(
             f"trainer.cloud.first is {cloud.together} of {cloud.servers} servers, but there is no trainer.clock to say "
             "which are first. Give one, or leave first out."
+        )
+
+
+def check_buffer(
+    buffer: Buffer,
+    client: Client,
+    data: FederatedDataModule,
+    sampler: Sampler,
+    cloud: Cloud | None,
+    clock: Clock | None,
+) -> None:
+    """A buffer needs one server, a clock, clients that stay, enough of them, and that whoever trains also reports."""
+    name, clients = type(client).__name__, int((data.sizes > 0).sum())
+    if client.pools_data or data.is_fresh:
+        what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
+        raise ConfigError(f"trainer.buffer keeps clients in flight, but this run {what}. Leave one of them out.")
+    if cloud is not None:
+        raise ConfigError(
+            "trainer.buffer is for one server, but trainer.cloud has several with their own protocol. Leave one out."
+        )
+    if clock is None:
+        raise ConfigError(
+            "trainer.buffer goes by the order of reports, but there is no trainer.clock to time them. Give one."
+        )
+    if clock.deadline is not None or clock.dropout:
+        raise ConfigError(
+            "trainer.clock has a deadline or dropout, but with trainer.buffer the server waits for nobody and every "
+            "report is used, however late. Leave both out, or the buffer."
+        )
+    if buffer.concurrency > clients:
+        raise ConfigError(
+            f"trainer.buffer.concurrency is {buffer.concurrency}, but the data ({type(data).__name__}) have only "
+            f"{clients} clients to train on. Set it to {clients} or less, or make more clients (data.num_clients)."
+        )
+    if not sampler.takes_any or sampler.cohort_size(buffer.concurrency, data.num_clients) != buffer.concurrency:
+        raise ConfigError(
+            f"trainer.sampler is {type(sampler).__name__}, but with trainer.buffer a client is drawn whenever one "
+            "reports, among those who are not in flight. Use 'uniform', 'size' or 'earliest'."
+        )
+    alone = client.select(Selection([0], [0]), data.num_clients, generator(0, Purpose.COHORT))
+    if len(alone.train) > 1:
+        raise ConfigError(
+            f"{name} lets clients train that do not report, round by round, but with trainer.buffer a client trains on "
+            f"what it was sent, and reports. Turn that off in the options of {name}, or leave the buffer out."
+        )
+
+
+def check_discount(buffer: Buffer, callbacks: Sequence[Callback]) -> None:
+    """A discount must have something to act on."""
+    own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.replaces_average]
+    discounted = bool((buffer.discounts(torch.arange(1, 1001)) != 1).any())
+    if own and discounted:
+        raise ConfigError(
+            f"trainer.buffer.discount would have no effect: {type(own[0]).__name__} puts an average of the clients' "
+            "models in the place of the reports' moves. Set trainer.buffer.discount to constant."
         )
 
 

@@ -29,6 +29,7 @@ from fedlit.recorded import Recorded
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.run import RunFolder
 from fedlit.server.base import ServerCallback, merge_callbacks
+from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
@@ -64,6 +65,7 @@ class FederatedTrainer(Recorded, Trainer):
         finetune_on: which of a user's data that step is taken on; FedBC's protocol is test.
         clock: simulated seconds that clients take (time/sim_s); no time is simulated unless given.
         cloud: several servers, each with clients of its own, that mix their models; clients_per_round is each server's.
+        buffer: the server steps after every so many reports instead of waiting for a cohort (FedBuff); needs a clock.
         seed: governs initial weights, cohorts and batches (data.seed governs the data).
         initial_weights: drawn by the net's layers from the seed, whenever it was built, or those that the net brings.
         run: folder for metrics, client records, checkpoints and summary; none unless given.
@@ -101,6 +103,7 @@ class FederatedTrainer(Recorded, Trainer):
         finetune_on: AdaptOn = "train",
         clock: Clock | None = None,
         cloud: Cloud | None = None,
+        buffer: Buffer | None = None,
         seed: int = 0,
         initial_weights: InitialWeights = "seed",
         run: str | Path | None = None,
@@ -160,7 +163,7 @@ class FederatedTrainer(Recorded, Trainer):
             profiler=profiler,
         )
         self.seed, self.initial_weights = seed, initial_weights
-        self.clock, self.cloud = clock, cloud
+        self.clock, self.cloud, self.buffer = clock, cloud, buffer
         self.clients_per_round, self.eval_every = clients_per_round, eval_every
         self.sampler = find_sampler(sampler)
         self.weights = weights
@@ -171,7 +174,7 @@ class FederatedTrainer(Recorded, Trainer):
         self._algorithms_callbacks: list[ServerCallback] = []
         request = Request(engine=engine, lanes=lanes, workers=workers, compiled=compiled)
         options = RoundOptions(
-            clients_per_round=clients_per_round,
+            clients_per_round=clients_per_round if buffer is None else buffer.size,
             sampler=self.sampler,
             eval_every=eval_every,
             divergence_factor=divergence_factor,
@@ -180,6 +183,7 @@ class FederatedTrainer(Recorded, Trainer):
             request=request,
             clock=clock,
             cloud=cloud,
+            buffer=buffer,
         )
         finetune = None if finetune_lr is None else Adaptation(finetune_lr, finetune_on)
         self.loop = FederatedLoop(self, rounds, options, MeasureOptions(extra_metrics, finetune))
@@ -213,6 +217,7 @@ class FederatedTrainer(Recorded, Trainer):
             measures=self.loop.measures,
             cloud=options.cloud,
             clock=options.clock,
+            buffer=options.buffer,
         )
         self.loop.weighting = weighting
         config = self.config or (describe_run(self, client, data, users) if self.folder is not None else {})

@@ -11,8 +11,8 @@ from tests.problems import tiny_net
 
 SHIPPED = tuple(METRICS)
 """When this file is collected: other tests have algorithms of their own, which add to the catalogue."""
-OF_CLOUDS = ("cloud/consensus", "cloud/staleness", "cloud/waiting", "time/sim_s")
-"""Columns of runs with a virtual clock or several servers."""
+OF_CLOUDS = ("buffer/staleness", "cloud/consensus", "cloud/staleness", "cloud/waiting", "time/sim_s")
+"""Columns of runs with a virtual clock, a buffer or several servers."""
 PAGE = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 
 

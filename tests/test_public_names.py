@@ -5,6 +5,7 @@ from types import ModuleType
 import fedlit
 
 PUBLIC = [
+    "Buffer",
     "Clock",
     "Cloud",
     "Complete",
@@ -12,8 +13,10 @@ PUBLIC = [
     "EarliestSampler",
     "Exponential",
     "Given",
+    "Hinge",
     "Latency",
     "LogNormal",
+    "Polynomial",
     "QuotaSampler",
     "RandomPairs",
     "Ring",

@@ -156,6 +156,7 @@ class BlockAverage(ServerCallback):
 
     role = "blocks"
     uses_initial = True
+    replaces_average = True
 
     def __init__(
         self,

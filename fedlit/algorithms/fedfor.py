@@ -79,11 +79,14 @@ class LastMove(ServerCallback):
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """G / (lr K_i) goes out with the model; zeros in the first round."""
-        self._before = self.server.z
         ways = cohort.rate_sums.clamp(min=cohort.lr)  # a client without steps divides by one
         for name, value in self.move.items():
             stacked = value / ways.to(value.dtype).view(-1, *[1] * value.dim())
             cohort.sent[f"last_move.{name}"] = stacked
+
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        """z before the step."""
+        self._before = self.server.z
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """The move of this round, whatever optimiser made it."""

@@ -8,8 +8,14 @@ from fedlit.params import Params, scale, subtract, weighted_mean
 
 
 def pseudo_gradient(global_params: Params, cohort: Cohort, step: float) -> Params:
-    """step * (z - sum_i w_i x_i)."""
+    """step * (z - sum_i w_i x_i).
+
+    Where clients received older models than z, step * sum_i w_i s_i (received_i - x_i) with their discounts s_i. What
+    stays with the clients is averaged as it is: its way began at their own.
+    """
     moved = subtract(global_params, weighted_mean(cohort.params, cohort.weights))
+    if len(cohort.discounts):
+        moved |= scale(weighted_mean(cohort.moves, cohort.weights * cohort.discounts), -1)
     return moved if step == 1 else scale(moved, step)
 
 

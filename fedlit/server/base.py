@@ -28,7 +28,8 @@ class ServerCallback(Recorded, Callback):
     In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
     control variates; may change `cohort.state`), on_pseudo_gradient (may change `cohort.pseudo_gradient`),
     on_server_step_end (z has moved, the cohort's rows are kept), on_users_measured (on evaluated rounds),
-    on_round_metrics (may add to `metrics`). The round counts after the last of them.
+    on_round_metrics (may add to `metrics`). The round counts after the last of them. With `trainer.buffer` the first is
+    called for those who are sent the model, whenever that happens in a round; the others are for those who report.
     A round that fails in any of them leaves the state that `state_dict` gives as the last finished round left it.
     """
 
@@ -46,6 +47,9 @@ class ServerCallback(Recorded, Callback):
 
     needs_reports: bool = False
     """Whether it counts the model of everyone who trained, so that nobody may be late or lost."""
+
+    replaces_average: bool = False
+    """Whether it puts an average of its own in the place of the pseudo-gradient, in which no discount counts."""
 
     uses_initial: bool = False
     """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""

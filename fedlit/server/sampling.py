@@ -18,6 +18,8 @@ class Sampler(Recorded):
 
     needs_clock = False
     """Whether it goes by simulated arrivals (`trainer.clock`)."""
+    takes_any = True
+    """Whether it can choose among a part of the clients: those who are not in flight (`trainer.buffer`)."""
 
     def cohort_size(self, count: int, population: int) -> int:
         """Clients of a round, where `count` are asked for."""
@@ -76,6 +78,8 @@ class FixedSampler(Sampler):
         clients: ids of the clients that train.
     """
 
+    takes_any = False
+
     def __init__(self, clients: list[int]) -> None:
         if not clients or len(set(clients)) != len(clients) or min(clients) < 0:
             raise ConfigError(f"FixedSampler got clients {clients}; give a list of different ids, each 0 or more.")
@@ -116,6 +120,8 @@ class QuotaSampler(Sampler):
         groups: servers among which the clients are divided, in blocks of equal size.
         earliest: take those who show up first, by the clock; at random unless true.
     """
+
+    takes_any = False
 
     def __init__(self, groups: int, earliest: bool = True) -> None:
         require(groups >= 1, f"QuotaSampler.groups is {groups}; give 1 or more.")

@@ -82,7 +82,7 @@ class QFFL(Weighting):
         if not bool(counts.any()):
             return Uniform().weigh(cohort)
         risk = torch.where(counts, cohort.risk_received.double(), 1.0) + 1e-10
-        bound = 1 / cohort.lr if self.lipschitz is None else self.lipschitz
+        bound = 1 / cohort.rate if self.lipschitz is None else self.lipschitz
         lengths = cohort.distances.double()
         h = self.q * risk ** (self.q - 1) * bound**2 * lengths + bound * risk**self.q
         parts = counts * (cohort.sizes.double() if self.sample_weighted else 1.0)

@@ -1,0 +1,135 @@
+"""Clients in flight, for a server that steps when its buffer is full: who was sent what and when, who reports next.
+
+Simulated time is data: when a client's report is back is known when it is sent its model, as a pure function of keyed
+draws. So nothing runs beside anything else: what happens until the buffer is full is worked out at once (`fill`), and a
+checkpoint holds a row for each client in flight.
+
+What a client is given is settled when it is sent its model, with the hook on_cohort_start: the model, what the server
+sends beside it, its own rows, its steps and its rate. It trains when its report is due. Nobody reads x_i before that,
+and a client's own rows do not change while it is away, so the numbers are those of training at once; but exactly K
+clients train in a round, what fails fails in the round that the report belongs to, and nothing is trained that never
+reports. Draws are keyed by the round of the server at which the client was sent its model: once a round at most,
+because whoever reports stays in the buffer until the server steps.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedlit.cohort import Cohort
+from fedlit.gathering import Gathering
+from fedlit.params import clone
+from fedlit.server.buffer import Buffer
+from fedlit.server.server import Server
+
+
+@dataclass(frozen=True, eq=False)
+class Away:
+    """A client in flight."""
+
+    cohort: Cohort
+    """What it was given, perhaps together with others."""
+    place: int
+    """Which of them it is."""
+    sent: float
+    """Simulated seconds at which it was sent the model."""
+    finish: float
+    """Simulated seconds at which its report is back."""
+
+    @classmethod
+    def all_of(cls, cohort: Cohort, sent: float) -> "list[Away]":
+        """Those who were sent a model together."""
+        return [cls(cohort, place, sent, sent + seconds) for place, seconds in enumerate(cohort.seconds.tolist())]
+
+    @property
+    def client(self) -> int:
+        """Its id."""
+        return self.cohort.clients[self.place]
+
+    @property
+    def version(self) -> int:
+        """Steps that the server had taken when it was sent the model."""
+        return self.cohort.round
+
+    def alone(self) -> "Away":
+        """The same without the others, so that these are forgotten when they have reported."""
+        return self if len(self.cohort.clients) == 1 else replace(self, cohort=self.cohort.only(self.place), place=0)
+
+    def part(self) -> Cohort:
+        """What it was given, as a copy: training changes it, and a round can fail."""
+        return self.cohort.only(self.place)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain data; what several received is saved once."""
+        given = vars(self.alone().cohort) | {"own": sorted(self.cohort.own)}
+        return {"client": self.client, "sent": self.sent, "finish": self.finish, "given": given}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Away":
+        """The inverse."""
+        cohort = Cohort.__new__(Cohort)
+        vars(cohort).update(state["given"] | {"own": frozenset(state["given"]["own"])})
+        return cls(cohort, 0, state["sent"], state["finish"])
+
+
+@dataclass(frozen=True)
+class Flight:
+    """Everyone who is in flight."""
+
+    away: tuple[Away, ...] = ()
+    sendings: int = 0
+    """How often models were sent so far: the key of the draws of who is sent one."""
+
+    def alone(self) -> "Flight":
+        """The same, each client by itself."""
+        return Flight(tuple(one.alone() for one in self.away), self.sendings)
+
+    def state_dict(self) -> dict[str, Any]:
+        """One row a client."""
+        return {"sendings": self.sendings, "away": [one.state_dict() for one in self.away]}
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> "Flight":
+        """The inverse."""
+        return cls(tuple(Away.from_state(one) for one in state["away"]), state["sendings"])
+
+
+@dataclass(frozen=True)
+class Filling:
+    """What happens until the buffer is full."""
+
+    time: float
+    """Simulated seconds of the last report, and of the server's step."""
+    sent: list[Cohort]
+    """Those who are sent the present model, as they go."""
+    reports: list[Away]
+    """Those whose reports fill the buffer, ordered by version and id."""
+    flight: Flight
+    """Who is in flight then."""
+
+
+def fill(flight: Flight, buffer: Buffer, server: Server, gathering: Gathering, now: float) -> Filling:
+    """From the server's last step to its next; free places are filled when all reports of that moment are in."""
+    away, sent, reports, model = list(flight.away), list[Cohort](), list[Away](), clone(server.model)
+    while len(reports) < buffer.size:
+        first = min(away, key=lambda one: (one.finish, one.client), default=None)
+        moved_on = first is None or first.finish > now
+        free = free_clients(server, [*away, *reports]) if moved_on and len(away) < buffer.concurrency else np.arange(0)
+        if first is None or len(free):
+            count = min(buffer.concurrency - len(away), len(free))
+            selection = gathering.select(server, free, count, flight.sendings + len(sent))
+            sent.append(gathering.cohort(server, selection, model))
+            away += Away.all_of(sent[-1], now)
+        else:
+            away.remove(first)
+            reports.append(first)
+            now = first.finish
+    reports.sort(key=lambda one: (one.version, one.client))
+    return Filling(now, sent, reports, Flight(tuple(away), flight.sendings + len(sent)))
+
+
+def free_clients(server: Server, busy: list[Away]) -> np.ndarray:
+    """Ids of the server's clients that have something to train on and are neither in flight nor in the buffer."""
+    filled = server.clients[server.sizes.numpy() > 0]
+    return np.setdiff1d(filled, [one.client for one in busy], assume_unique=True)
