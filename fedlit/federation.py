@@ -139,7 +139,7 @@ class Federation:
         if self.cloud is None or len(event.servers) == 1:
             return
         ids = [server.id for server in event.servers]
-        matrix = self.cloud.mixing.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
+        matrix = self.cloud.mixes.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
         check_doubly_stochastic(matrix)
         mixed = [mixed_model([server.model for server in event.servers], row) for row in matrix]
         for server, model in zip(event.servers, mixed, strict=True):

@@ -137,7 +137,7 @@ class Crew:
         return f"{part.name} (process {process.pid}) {how}"
 
     def culprit(self, server: int) -> Part:
-        """Which of a server's processes failed: one that ends because another one has ended does so with exit code 0."""
+        """Which of a server's processes failed: one that ends because another has ended does so with exit code 0."""
         parts = [self.plan.part(self.plan.rank_of(server)), *self.plan.workers_of(server)]
         until = time.monotonic() + 5
         while time.monotonic() < until:

@@ -1,7 +1,7 @@
 """Messages between processes: plain data and tensors, point to point over torch.distributed's gloo.
 
 A message is a dict of plain data (as JSON) and tensors (as bytes); nothing is unpickled. Only sends and receives are
-used: a collective that fails breaks the processes that are left. The group is not torch's default group, so whoever asks
+used: a collective that fails breaks the processes that are left. The group is not torch's default one, so whoever asks
 whether this process is distributed (Lightning does) is told that it is not.
 """
 
