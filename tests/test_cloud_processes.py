@@ -4,12 +4,11 @@ import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,10 @@ import torch
 import yaml
 from pyarrow import parquet
 
-from fedlit.processes.plan import divide
+from fedlit.cli import main
+from fedlit.errors import ProcessError
+from fedlit.processes.crew import Crew
+from fedlit.processes.plan import Plan, divide
 from fedlit.processes.wire import pack, unpack
 from fedlit.run import read_metrics
 from tests.conftest import Call
@@ -105,8 +107,8 @@ def processes() -> dict[str, int]:
 
 
 @contextmanager
-def killed_after(name: str, rows: int) -> Iterator[dict[str, float]]:
-    """Kill a process of the run once its metrics.csv has so many rows; says when that was."""
+def killed_after(name: str, rows: int, how: int = signal.SIGKILL) -> Iterator[dict[str, float]]:
+    """Kill a process of the run, or this one, once its metrics.csv has so many rows; says when that was."""
     known: dict[str, float] = {}
     over = threading.Event()
 
@@ -115,7 +117,7 @@ def killed_after(name: str, rows: int) -> Iterator[dict[str, float]]:
         while not over.is_set() and (not path.exists() or path.read_text().count("\n") <= rows):
             time.sleep(0.005)
         if not over.is_set():
-            os.kill(processes()[name], signal.SIGKILL)
+            os.kill(processes()[name] if name else os.getpid(), how)
             known["at"] = time.monotonic()
 
     thread = threading.Thread(target=wait_and_kill)
@@ -209,9 +211,9 @@ def test_a_real_pace_is_replayed_by_the_simulation_to_the_same_bits(call: Call, 
     for one, other in zip(ours["federation"]["servers"], theirs["federation"]["servers"], strict=True):
         assert_same(one["model"], other["model"])
         assert one["clock"]["rounds"] == other["clock"]["rounds"]
-    times = [[row["time/sim_s"] for row in measured(folder)] for folder in ("cloud", "fit")]
-    np.testing.assert_allclose(*times, rtol=0, atol=1e-9)
-    assert times[0][-1] > 0
+    real, replayed = ([row["time/sim_s"] for row in measured(folder)] for folder in ("cloud", "fit"))
+    np.testing.assert_allclose(real, replayed, rtol=0, atol=1e-9)
+    assert real[-1] > 0
     assert processes() == {}
 
 
@@ -251,35 +253,92 @@ def test_a_port_that_is_in_use_is_refused(refusal: Callable[..., str], config: C
         assert f"--port is {port}, on which this process cannot listen" in refusal(f"cloud {config()} --port {port}")
 
 
-def marked(mark: str) -> set[int]:
-    """Processes of this machine whose environment holds a mark."""
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            if mark.encode() in path.read_bytes():
-                found.add(int(path.parent.name))
-        except OSError:  # it has ended, or belongs to somebody else
-            continue
+def ended_without_server_1(call: Call, words: str, hook: str) -> dict[str, Any]:
+    """Servers 0 and 2 and all clients after a run in which server 1 dies in a hook of its second round."""
+    assert call(f"cloud {words} {EVERYONE} --run {hook}").code == 0
+    assert processes() == {}
+    state = ended_state(hook)
+    return {"clients": state["clients"], "servers": [state["federation"]["servers"][id] for id in (0, 2)]}
+
+
+def test_a_step_in_which_a_server_is_lost_is_undone_and_taken_by_the_others(
+    call: Call, config: Callable[..., str]
+) -> None:
+    runs = {}
+    for hook in ("on_cohort_start", "on_cohort_trained", "on_server_step_end"):
+        dies = {"class_path": "tests.dying.Dies", "init_args": {"hook": hook}}
+        words = config(callbacks=[dies], cloud={"servers": 3, "first": 2, "iterations": 2})
+        runs[hook] = ended_without_server_1(call, words, hook)
+    assert_same(runs["on_cohort_trained"], runs["on_cohort_start"])
+    assert_same(runs["on_server_step_end"], runs["on_cohort_start"])
+
+
+def test_a_silent_process_is_named_when_the_time_is_up() -> None:
+    plan = Plan(divide([[0], [1]], workers=2), "replay", timeout=0.1)
+    with pytest.raises(ProcessError, match=r"Nothing was heard of server 1 for 0\.1 seconds"):
+        Crew(plan, []).hear([1])
+
+
+def command(words: str) -> None:
+    """`fedlit` in a process of its own."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # it stays open as long as the process
+    main(words.split())
+
+
+def descendants(pid: int) -> set[int]:
+    """Every process that a process, or one that it has started, has started."""
+    parents: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(path.parent.name)] = int(path.read_text().rsplit(")", 1)[1].split()[1])
+    found, new = set[int](), {pid}
+    while new:
+        new = {child for child, parent in parents.items() if parent in new} - found
+        found |= new
     return found
 
 
-@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)], ids=["Ctrl-C", "kill"])
-def test_no_process_outlives_the_command(config: Callable[..., str], tmp_path: Path, how: int, code: int) -> None:
-    words, mark = config(rounds=100_000, eval_every=50, checkpoint_every=1000), f"MARK={tmp_path}"
-    command = [sys.executable, "-m", "fedlit_start", "cloud", *words.split(), *EVERYONE.split(), "--run", "cloud"]
-    environment = os.environ | {"MARK": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as started:
+@contextmanager
+def running(words: str) -> Iterator[int]:
+    """`fedlit` in a process of its own, which has written some rounds; gives its id."""
+    started = multiprocessing.get_context("forkserver").Process(target=command, args=(words,))
+    started.start()
+    try:
         path = Path("cloud/metrics.csv")
         while not path.exists() or path.read_text().count("\n") < 4:
-            assert started.poll() is None
+            assert started.is_alive()
             time.sleep(0.05)
-        assert len(marked(mark)) >= 10
-        started.send_signal(how)
-        assert started.wait(20) == code
-    until = time.monotonic() + 10
-    while marked(mark) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert marked(mark) == set()
+        assert started.pid is not None
+        yield started.pid
+        started.join(20)
+    finally:
+        started.kill()
+        started.join()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill"])
+def test_no_process_outlives_the_command(config: Callable[..., str], how: int) -> None:
+    words = config(rounds=100_000, eval_every=50, checkpoint_every=1000)
+    with running(f"cloud {words} {EVERYONE} --run cloud") as pid:
+        others = descendants(pid)
+        assert len(others) >= 9
+        assert sum(os.getpgid(other) == other for other in others) == 9, "a terminal's Ctrl-C is not for them"
+        os.kill(pid, how)
+    until = time.monotonic() + 30  # the fork server goes last
+    while any(Path(f"/proc/{other}").exists() for other in others) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [other for other in others if Path(f"/proc/{other}").exists()] == []
+
+
+def test_ctrl_c_ends_the_run_at_a_rounds_end_and_it_is_resumed(call: Call, config: Callable[..., str]) -> None:
+    words = config(rounds=30)
+    with killed_after("", rows=3, how=signal.SIGINT):
+        answer = call(f"cloud {words} {EVERYONE} --run cloud")
+    assert answer.code == 130, answer
+    assert processes() == {}
+    assert call(f"fit {words} --run cloud --resume").code == 0
+    assert call(f"fit {words} --run fit").code == 0
+    assert_same(ended_state("cloud"), ended_state("fit"))
 
 
 def test_a_message_arrives_as_it_was_sent() -> None:

@@ -65,7 +65,7 @@ class Crew:
         for process in self._processes.values():
             process.start()
         self._wait_until_ready()
-        self._wire = Wire(self._store, COORDINATOR, self.plan.size, self.plan.timeout)
+        self._connect()
         for part in self.plan.parts:
             listener = threading.Thread(target=self._listen, args=(part,), daemon=True)
             listener.start()
@@ -77,15 +77,36 @@ class Crew:
         until = time.monotonic() + self.plan.timeout
         for part in self.plan.parts:
             while not self._store.check([f"ready/{part.rank}"]):
-                for rank, process in self._processes.items():
-                    if process.exitcode is not None:
-                        raise ProcessError(f"{self.ended(self.plan.part(rank))} before the run began.")
+                self._check_all_there()
                 if time.monotonic() > until:
                     raise ProcessError(
                         f"{part.name} was not ready within {self.plan.timeout:g} seconds. Raise --timeout, or start "
                         "fewer processes."
                     )
                 time.sleep(_POLL_S)
+
+    def _connect(self) -> None:
+        """In a thread: gloo would wait for one that has ended until its time is up."""
+        made: list[Wire] = []
+
+        def connect() -> None:
+            made.append(Wire(self._store, COORDINATOR, self.plan.size, self.plan.timeout))
+
+        connecting = threading.Thread(target=connect, daemon=True)
+        connecting.start()
+        while connecting.is_alive():
+            self._check_all_there()
+            connecting.join(_POLL_S)
+        if not made:
+            raise ProcessError(
+                f"The processes were not connected within {self.plan.timeout:g} seconds. Raise --timeout."
+            )
+        self._wire = made[0]
+
+    def _check_all_there(self) -> None:
+        for rank, process in self._processes.items():
+            if process.exitcode is not None:
+                raise ProcessError(f"{self.ended(self.plan.part(rank))} before the run began.")
 
     def _listen(self, part: Part) -> None:
         """Messages of a process go into the inbox in the order of their times, until it ends."""
