@@ -1,5 +1,6 @@
 """PartLoop: what the loops of a server's and of a client's process share. They measure and write nothing."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -39,7 +40,8 @@ class PartLoop(FederatedLoop):
         plan: Plan,
         wire: Wire,
     ) -> None:
-        super().__init__(trainer, rounds, replace(options, request=ONE_BY_ONE), measures)
+        given = replace(options, request=ONE_BY_ONE, divergence_factor=math.inf)  # the coordinator sees all risks
+        super().__init__(trainer, rounds, given, measures)
         self.part = part
         self.plan = plan
         self.wire = wire
