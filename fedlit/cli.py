@@ -12,6 +12,7 @@ from fedlit.progress import show_lines
 
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
+    "cloud": "train with servers and clients as processes: fedlit cloud --config mnist_cloud_async_fedbcd",
     "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
     "sweep": "search settings with a W&B sweep file, without a server: fedlit sweep synthetic_fedbc --jobs 2",
     "compare": "several configs with several seeds in one command: fedlit compare --configs A,B --seeds 5",
@@ -68,6 +69,10 @@ def dispatch(arguments: list[str]) -> int:
         from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import
 
         return fit(rest)
+    if name == "cloud":
+        from fedlit.commands.cloud import cloud  # as above
+
+        return cloud(rest)
     if name == "data":
         from fedlit.commands.data import show_data  # as above
 

@@ -95,17 +95,30 @@ class Federation:
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
+    @property
+    def present(self) -> list[Server]:
+        """The servers that take part: all, unless one is a process that was lost."""
+        return self.servers
+
     def next_event(self, gathering: Gathering) -> Event:
         """The servers that step next. All others keep their model, their cohort and their clock."""
         if self.buffer is not None:
             filling = fill(self.flight, self.buffer, self.servers[0], gathering, self.time)
             return Event(filling.time, self.servers, filling)
-        for server in self.servers:
+        self.gather(gathering)
+        return self.earliest()
+
+    def gather(self, gathering: Gathering) -> None:
+        """Every server that begins a round gathers its cohort."""
+        for server in self.present:
             if server.id not in self._waiting:
                 self._waiting[server.id] = gathering.cohort(server)
+
+    def earliest(self) -> Event:
+        """The next event in time."""
         if self.cloud is None:
             return Event(self.finish(self.servers[0]), [self.servers[0]])
-        return self._first(self.servers) if self.cloud.protocol == "async" else self._rigorous()
+        return self._first(self.present) if self.cloud.protocol == "async" else self._rigorous()
 
     def finish(self, server: Server) -> float:
         """When a server has its reports."""
@@ -152,8 +165,8 @@ class Federation:
     def _rigorous(self) -> Event:
         """The next in time of two kinds: the first B of round t step together; a server of an earlier round alone."""
         assert self.cloud is not None
-        current = [server for server in self.servers if server.rounds == self.formed]
-        late = [server for server in self.servers if server.rounds < self.formed]
+        current = [server for server in self.present if server.rounds == self.formed]
+        late = [server for server in self.present if server.rounds < self.formed]
         alone = [Event(self.finish(server), [server]) for server in late]
         together = [self._first(current)] if len(current) >= self.cloud.together else []
         return min([*together, *alone], key=lambda event: (event.time, event not in together, event.servers[0].id))
@@ -165,7 +178,7 @@ class Federation:
         if self.cloud is None or len(event.servers) == 1:
             return
         ids = [server.id for server in event.servers]
-        matrix = self.cloud.mixing.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
+        matrix = self.cloud.mixes.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
         check_doubly_stochastic(matrix)
         mixed = [mixed_model([server.model for server in event.servers], row) for row in matrix]
         for server, model in zip(event.servers, mixed, strict=True):
@@ -201,25 +214,25 @@ class Federation:
     @property
     def measured(self) -> Params:
         """What is measured as the global model: that of the one server, or the mean over servers."""
-        models = [server.measured for server in self.servers]
+        models = [server.measured for server in self.present]
         return models[0] if len(models) == 1 else mixed_model(models, self._alike)
 
     @property
     def distances(self) -> list[float]:
         """How far each server's parameters are from their mean, as a Euclidean norm."""
-        mean = mixed_model([dict(server.params) for server in self.servers], self._alike)
-        apart = [{name: server.params[name].detach() - mean[name] for name in mean} for server in self.servers]
+        mean = mixed_model([dict(server.params) for server in self.present], self._alike)
+        apart = [{name: server.params[name].detach() - mean[name] for name in mean} for server in self.present]
         return [float(sq_norm(gap)) ** 0.5 for gap in apart]
 
     @property
     def _alike(self) -> np.ndarray:
-        return np.full(len(self.servers), 1 / len(self.servers))
+        return np.full(len(self.present), 1 / len(self.present))
 
     def metrics(self) -> dict[str, float]:
         """How far apart servers are, how old what they step with is, how much of their time they wait; none if flat."""
         if self.cloud is None:
             return {} if self.buffer is None else {"buffer/staleness": self.staleness}
-        waiting = float(np.mean([server.waited for server in self.servers])) / self.time if self.time else 0.0
+        waiting = float(np.mean([server.waited for server in self.present])) / self.time if self.time else 0.0
         return {
             "cloud/consensus": float(np.mean(self.distances)),
             "cloud/staleness": self.staleness,
@@ -230,17 +243,17 @@ class Federation:
         """One row a server, before its clock moves on: the round that it is in, or that ends with this event."""
         now = self.time if event is None else event.time
         due = [] if event is None else event.servers
-        finish = [self.finish(server) if server.id in self._waiting else now for server in self.servers]
+        finish = [self.finish(server) if server.id in self._waiting else now for server in self.present]
         return {
-            "server": [server.id for server in self.servers],
-            "time_s": [now] * len(self.servers),
-            "rounds": [server.rounds + (server in due) for server in self.servers],
-            "start_s": [server.started for server in self.servers],
+            "server": [server.id for server in self.present],
+            "time_s": [now] * len(self.present),
+            "rounds": [server.rounds + (server in due) for server in self.present],
+            "start_s": [server.started for server in self.present],
             "finish_s": finish,
             "waited_s": [max(0.0, now - end) for end in finish],
             "distance": self.distances,
-            "clients": [self._reporting(server) for server in self.servers],
-            "stepped": [server in due for server in self.servers],
+            "clients": [self._reporting(server) for server in self.present],
+            "stepped": [server in due for server in self.present],
         }
 
     def _reporting(self, server: Server) -> int:
@@ -262,8 +275,9 @@ class Federation:
         """Back to the end of the last finished round; cohorts are gathered again."""
         self.time, self.formed, self.flight = before.time, before.formed, before.flight
         self._waiting.clear()
-        for number, snapshot in before.servers.items():
-            self.servers[number].restore(snapshot)
+        for server in self.servers:
+            if server.id in before.servers:
+                server.restore(before.servers[server.id])
 
     def state_dict(self) -> dict[str, Any]:
         """Every server, the time, and who is in flight."""

@@ -123,27 +123,41 @@ class FederatedLoop(_FitLoop):
     def play_round(self, event: Event, started: float) -> dict[str, float]:
         """The phases of a round, in order; returns its metrics."""
         number = self.rounds_done + 1
-        for server, cohort in self.federation.sent(event, number):
-            self.send(server, cohort)
-        parts = self.federation.parts(event, number)
-        joined = self.training.train(parts)
+        parts, joined = self.train(event, number)
         trained = time.perf_counter()
         self.first_risk = check_divergence(joined, self.first_risk, self.options.divergence_factor)
         cohorts = self.federation.cohorts(event, parts, joined)
-        steps = [self.receive(server, cohort) for server, cohort in zip(event.servers, cohorts, strict=True)]
-        for iteration in range(self.options.cloud.iterations if self.options.cloud else 1):
-            self.federation.mix(event, number, iteration)
-            for server, cohort, step in zip(event.servers, cohorts, steps, strict=True):
-                self.step(server, cohort, step)
-        self.keep(cohorts)
-        for server, cohort in zip(event.servers, cohorts, strict=True):
-            self.call(server, "on_server_step_end", cohort)
+        self.step_together(event, cohorts)
         servers = self.federation.records(event) if self.options.cloud is not None else {}
         self.federation.count(event, number)
         joined = joined.weighed(cohorts)
         values, records = self.measure(joined, started, trained)
         self.commit(number, values, records, servers)
         return values
+
+    def train(self, event: Event, number: int) -> tuple[list[Cohort], Cohort]:
+        """The clients of all servers that are due, part by part and as one cohort."""
+        for server, cohort in self.federation.sent(event, number):
+            self.send(server, cohort)
+        parts = self.federation.parts(event, number)
+        return parts, self.training.train(parts)
+
+    def step_together(self, event: Event, cohorts: Sequence[Cohort]) -> None:
+        """Servers that are due take their clients' models in, mix and step, and keep what clients keep."""
+        pairs = list(zip(event.servers, cohorts, strict=True))
+        steps = [self.receive(server, cohort) for server, cohort in pairs]
+        for iteration in range(self.iterations):
+            self.federation.mix(event, self.rounds_done + 1, iteration)
+            for (server, cohort), step in zip(pairs, steps, strict=True):
+                self.step(server, cohort, step)
+        self.keep(cohorts)
+        for server, cohort in pairs:
+            self.call(server, "on_server_step_end", cohort)
+
+    @property
+    def iterations(self) -> int:
+        """K_z: how often servers mix and step in a round."""
+        return 1 if self.options.cloud is None else self.options.cloud.iterations
 
     def send(self, server: Server, cohort: Cohort) -> None:
         """What a server's clients are given, before they train."""
@@ -221,7 +235,7 @@ class FederatedLoop(_FitLoop):
         assert self.choice is not None
         rows, evaluator = self.data.global_test, self.measuring.evaluator
         with threads(self.choice.evaluation_threads):
-            return [evaluator.sums(server.measured, rows)[0] / len(rows) for server in self.federation.servers]
+            return [evaluator.sums(server.measured, rows)[0] / len(rows) for server in self.federation.present]
 
     def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""

@@ -1,7 +1,7 @@
 """FederatedTrainer: arguments to objects. What happens in a round is in `loop.py`."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import timedelta
@@ -231,6 +231,11 @@ class FederatedTrainer(Recorded, Trainer):
                 super().fit(client, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
             if self.folder is not None:
                 self._close_folder(self.folder)
+
+    def use_loop(self, make: Callable[..., FederatedLoop]) -> None:
+        """Let another loop play the rounds; `make` takes what FederatedLoop takes."""
+        loop = self.loop
+        self.loop = self.fit_loop = make(self, loop.max_epochs, loop.options, loop.measures)
 
     @property
     def interrupted(self) -> bool:

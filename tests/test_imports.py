@@ -42,7 +42,7 @@ LEVELS = {
     "fedlit": 8,
     **dict.fromkeys(("bench", "conformance", "report", "dashboard", "tracking"), 9),
     "commandline": 10,
-    "experiments": 11,
+    **dict.fromkeys(("experiments", "processes"), 11),
     "commands": 12,
     "cli": 13,
 }

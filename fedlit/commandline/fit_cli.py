@@ -114,7 +114,7 @@ class FitCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
         """The trainer with its run folder and logger."""
         config = self.plain_config()
-        folder = Path(self.config.run) if self.config.run else Path("runs") / default_name(config)
+        folder = Path(self.config.run) if self.config.run else Path("runs") / self.default_name(config)
         resume = self.config.resume and not self.config.overwrite
         tracking = wandb_run(
             self.config.wandb,
@@ -137,6 +137,10 @@ class FitCLI(LightningCLI):
         if tracking is not None:
             trainer.callbacks.append(WandbUsers())
         return trainer
+
+    def default_name(self, config: dict[str, Any]) -> str:
+        """The run folder's name, unless --run gives it."""
+        return default_name(config)
 
     def experiment(self, config: dict[str, Any]) -> str:
         """What the run belongs to: --experiment, WANDB_RUN_GROUP, the names of its configs, or <data>_<algorithm>."""

@@ -12,7 +12,7 @@ from fedlit.commandline.fit_cli import FitCLI
 from fedlit.run import RunFolder
 from fedlit.summary import result_table
 from fedlit.tracking.command import tracked
-from fedlit.trainer import quiet_lightning
+from fedlit.trainer import FederatedTrainer, quiet_lightning
 
 
 def fit(arguments: list[str]) -> int:
@@ -24,9 +24,15 @@ def fit(arguments: list[str]) -> int:
     assert isinstance(folder, RunFolder)
     with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
         trainer.fit(cli.model, datamodule=cli.datamodule)
+    return conclude(trainer)
+
+
+def conclude(trainer: FederatedTrainer) -> int:
+    """The table and the run folder's path; returns the exit code."""
+    assert trainer.folder is not None
     console = Console()
     console.print(result_table(trainer.summary))
-    console.print(f"run folder: {folder.path}", soft_wrap=True, highlight=False)
+    console.print(f"run folder: {trainer.folder.path}", soft_wrap=True, highlight=False)
     if trainer.interrupted:
         print("fedlit: interrupted; continue with the same command and --resume.", file=sys.stderr)
         return 130

@@ -144,7 +144,7 @@ class Cloud(Recorded):
     servers: int = 10
     first: int | None = None
     protocol: Literal["async", "rigorous"] = "async"
-    mixing: Mixing = Complete()
+    mixing: Mixing | None = None  # an object could not be written into a run's config.yaml
     iterations: int = 1
     assign: Literal["blocks", "random", "groups"] | list[int] = "blocks"
 
@@ -155,12 +155,17 @@ class Cloud(Recorded):
             f"trainer.cloud.first is {self.first}, but there are {self.servers} servers. Give 1 to {self.servers}.",
         )
         require(self.iterations >= 1, f"trainer.cloud.iterations is {self.iterations}; give 1 or more.")
-        self.mixing.check(self.servers, self.together)
+        self.mixes.check(self.servers, self.together)
 
     @property
     def together(self) -> int:
         """B."""
         return self.servers if self.first is None else self.first
+
+    @property
+    def mixes(self) -> Mixing:
+        """How those that step together mix."""
+        return self.mixing or Complete()
 
     def clients_of(self, population: int, groups: Sequence[str], seed: int) -> list[np.ndarray]:
         """The ids of each server's clients, in order."""

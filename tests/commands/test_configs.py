@@ -66,3 +66,10 @@ def test_a_config_that_does_not_exist_is_refused_with_all_that_do(workplace: Pat
 def test_a_config_without_a_name_is_refused() -> None:
     with pytest.raises(ConfigError, match="name a file after it"):
         resolve_configs(["--model.lr", "0.1", "--config"])
+
+
+@pytest.mark.parametrize("name", [path.name for path in SHIPPED if "cloud" in path.name])
+def test_a_cloud_is_recorded_without_an_objects_address(workplace: Path, name: str) -> None:
+    """With one, every start would have a folder of its own, and none could be resumed."""
+    config = FitCLI(resolve_configs(["--config", name])).plain_config()
+    assert " object at 0x" not in str(config)

@@ -1,0 +1,67 @@
+"""PartLoop: what the loops of a server's and of a client's process share. They measure and write nothing."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from pytorch_lightning import Trainer
+
+from fedlit.cohort import Cohort
+from fedlit.engines.choose import Request
+from fedlit.gathering import RoundOptions
+from fedlit.loop import FederatedLoop
+from fedlit.measuring import MeasureOptions
+from fedlit.processes.plan import Part, Plan
+from fedlit.processes.wire import Wire
+
+ONE_BY_ONE = Request(engine="sequential")
+"""Processes train their clients one after the other: what runs at once are the processes."""
+
+
+class PartLoop(FederatedLoop):
+    """A loop without an end of its own.
+
+    Args:
+        trainer: as for FederatedLoop, and so are `rounds`, `options` and `measures`.
+        part: which process this is.
+        plan: all processes.
+        wire: the way to them.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        rounds: int,
+        options: RoundOptions,
+        measures: MeasureOptions | None = None,
+        *,
+        part: Part,
+        plan: Plan,
+        wire: Wire,
+    ) -> None:
+        given = replace(options, request=ONE_BY_ONE, divergence_factor=math.inf)  # the coordinator sees all risks
+        super().__init__(trainer, rounds, given, measures)
+        self.part = part
+        self.plan = plan
+        self.wire = wire
+
+    @property
+    def done(self) -> bool:
+        """Never: the coordinator ends this process."""
+        return False
+
+    def setup_data(self) -> None:
+        """One thread: there are as many processes as there are clients to train at once."""
+        super().setup_data()
+        torch.set_num_threads(1)
+
+    def is_due(self, number: int) -> bool:
+        """Never: the coordinator measures."""
+        return False
+
+    def measure(
+        self, cohort: Cohort | None, started: float, trained: float
+    ) -> tuple[dict[str, float], dict[str, Any] | None]:
+        """Nothing."""
+        return {}, None
