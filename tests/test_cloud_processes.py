@@ -227,6 +227,7 @@ REFUSED = [
     ("--timeout 0", {}, "--timeout is 0.0; give seconds above 0."),
     ("--port 70000", {}, "--port is 70000; give a number from 1 to 65535"),
     ("--pace real --resume", {}, "--pace real goes by the time that everything takes"),
+    ("", {"cloud": None, "buffer": {"size": 2, "concurrency": 4}}, "trainer.buffer is a server that does not wait"),
     ("--pace real", {"clock": {"dropout": 0.1}}, "a deadline or dropout, which are simulated"),
     (
         "",

@@ -120,8 +120,8 @@ def check_options(client: Client, data: FederatedDataModule, options: RoundOptio
     request, clock = options.request, options.clock
     require(
         options.buffer is None,
-        "trainer.buffer is a server that does not wait for its clients, which is simulated. Use fedlit fit, or leave the "
-        "buffer out.",
+        "trainer.buffer is a server that does not wait for its clients, which is simulated. Use fedlit fit, or leave "
+        "the buffer out.",
     )
     what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
     require(
