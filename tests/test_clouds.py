@@ -267,6 +267,7 @@ def test_a_flat_round_lasts_as_long_as_its_slowest_client() -> None:
     ("options", "words"),
     [
         ({"cloud": {"servers": 3, "first": 4}}, "first is 4, but there are 3 servers"),
+        ({"cloud": {"servers": 3, "first": 1}}, "never learn of each other"),
         ({"cloud": {"servers": 13}}, "a server would have none"),
         ({"cloud": {"servers": 3, "first": 2}, "clock": None, "sampler": "uniform"}, "no trainer.clock"),
         ({"cloud": None, "clock": None}, "no trainer.clock"),
@@ -291,12 +292,25 @@ def test_what_makes_no_sense_is_refused_before_any_training(options: dict[str, A
         ([[[0.5, 0.5], [0.6, 0.4]]], "doubly stochastic"),
         ([[[1.5, -0.5], [-0.5, 1.5]]], "doubly stochastic"),
         ([[[1.0, 0.0], [0.0, 1.0]]], "never connect"),
+        ([[[0.0, 1.0], [1.0, 0.0]]], "never connect"),
+        ([[[0, 1, 0], [0, 0, 1], [1, 0, 0]], [[0, 0, 1], [1, 0, 0], [0, 1, 0]]], "never connect"),
+        ([[[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]]], "never connect"),
+        ([[[0.5, 0.5], [0.5, 0.5]], [[1.0]]], "rows"),
         ([], "empty"),
     ],
 )
 def test_matrices_that_do_not_mix_are_refused(matrices: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Given(matrices)
+
+
+def test_matrices_that_connect_servers_in_turn_are_taken() -> None:
+    left = [[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]]
+    middle = [[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]]
+    mixing, models = Given([left, middle]), np.arange(4.0)
+    for event in range(200):
+        models = mixing.matrix(range(4), 0, event) @ models
+    np.testing.assert_allclose(models, 1.5, atol=1e-12)
 
 
 def test_matrices_of_ones_own_need_all_servers() -> None:
