@@ -33,7 +33,7 @@ class Mixing(ABC):
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
         """(servers, servers), doubly stochastic: row n says what becomes of server n's model."""
 
-    def check(self, servers: int, first: int) -> None:
+    def check(self, servers: int, first: int) -> None:  # noqa: B027  # nothing to check: only matrices have a size
         """Raise ConfigError where it cannot serve so many servers, `first` of which step together."""
 
 
@@ -132,11 +132,8 @@ def check_doubly_stochastic(matrix: Matrix) -> None:
 
 def agree(matrices: Sequence[Sequence[Sequence[float]]]) -> bool:
     """Whether servers that only mix, by these matrices in turn, all come to the mean: it alone stays as it is."""
-    size = len(matrices[0])
-    require(
-        all(len(matrix) == size for matrix in matrices),
-        f"Given.matrices have {sorted({len(matrix) for matrix in matrices})} rows. Give all of them one for each server.",
-    )
+    sizes = sorted({len(matrix) for matrix in matrices})
+    require(len(sizes) == 1, f"Given.matrices have {sizes} rows. Give each matrix one row for each server.")
     whole_turn = reduce(np.matmul, [np.array(matrix, dtype=np.float64) for matrix in matrices])
     lengths = np.sort(np.abs(np.linalg.eigvals(whole_turn)))
     return bool((lengths[:-1] < 1 - 1e-9).all())
