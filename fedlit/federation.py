@@ -17,7 +17,7 @@ from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.gathering import Gathering
-from fedlit.params import Params, sq_norm, weighted_mean
+from fedlit.params import Params, row, stack, stacked_sq_norm
 from fedlit.server.base import ServerCallback
 from fedlit.server.cloud import Cloud, check_doubly_stochastic
 from fedlit.server.server import Server, Snapshot
@@ -37,6 +37,7 @@ class Moment:
 
     time: float
     formed: int
+    staleness: float
     servers: dict[int, Snapshot]
 
 
@@ -86,9 +87,8 @@ class Federation:
 
     def next_event(self, gathering: Gathering) -> Event:
         """The servers that step next. All others keep their model, their cohort and their clock."""
-        for server in self.servers:
-            if server.id not in self._waiting:
-                self._waiting[server.id] = gathering.cohort(server)
+        idle = [server for server in self.servers if server.id not in self._waiting]
+        self._waiting |= dict(zip([server.id for server in idle], gathering.cohorts(idle), strict=True))
         if self.cloud is None:
             return Event(self.finish(self.servers[0]), [self.servers[0]])
         return self._first(self.servers) if self.cloud.protocol == "async" else self._rigorous()
@@ -128,9 +128,9 @@ class Federation:
         ids = [server.id for server in event.servers]
         matrix = self.cloud.mixing.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
         check_doubly_stochastic(matrix)
-        mixed = [mixed_model([server.model for server in event.servers], row) for row in matrix]
-        for server, model in zip(event.servers, mixed, strict=True):
-            server.load_model(model)
+        mixed = mixed_models([server.model for server in event.servers], matrix)
+        for place, server in enumerate(event.servers):
+            server.load_model(row(mixed, place))
 
     def count(self, event: Event, number: int) -> None:
         """The event is over: its servers begin their next rounds, all at that moment."""
@@ -150,18 +150,16 @@ class Federation:
     def measured(self) -> Params:
         """What is measured as the global model: that of the one server, or the mean over servers."""
         models = [server.measured for server in self.servers]
-        return models[0] if len(models) == 1 else mixed_model(models, self._alike)
+        return (
+            models[0] if len(models) == 1 else row(mixed_models(models, np.full((1, len(models)), 1 / len(models))), 0)
+        )
 
     @property
     def distances(self) -> list[float]:
         """How far each server's parameters are from their mean, as a Euclidean norm."""
-        mean = mixed_model([dict(server.params) for server in self.servers], self._alike)
-        apart = [{name: server.params[name].detach() - mean[name] for name in mean} for server in self.servers]
-        return [float(sq_norm(gap)) ** 0.5 for gap in apart]
-
-    @property
-    def _alike(self) -> np.ndarray:
-        return np.full(len(self.servers), 1 / len(self.servers))
+        models = {name: value.detach().double() for name, value in stack([s.params for s in self.servers]).items()}
+        apart = {name: value - value.mean(0) for name, value in models.items()}
+        return stacked_sq_norm(apart).sqrt().tolist()
 
     def metrics(self) -> dict[str, float]:
         """How far apart the servers are, how old what they bring is, and how much of their time they wait."""
@@ -202,11 +200,11 @@ class Federation:
 
     def snapshot(self, servers: Sequence[Server]) -> Moment:
         """What `restore` needs to undo a round in which these servers step."""
-        return Moment(self.time, self.formed, {server.id: server.snapshot() for server in servers})
+        return Moment(self.time, self.formed, self.staleness, {server.id: server.snapshot() for server in servers})
 
     def restore(self, before: Moment) -> None:
         """Back to the end of the last finished round; cohorts are gathered again."""
-        self.time, self.formed = before.time, before.formed
+        self.time, self.formed, self.staleness = before.time, before.formed, before.staleness
         self._waiting.clear()
         for number, snapshot in before.servers.items():
             self.servers[number].restore(snapshot)
@@ -223,12 +221,13 @@ class Federation:
             server.load_state_dict(kept)
 
 
-def mixed_model(models: Sequence[Params], weights: np.ndarray) -> Params:
-    """sum_m weights_m model_m, summed in float64; counters are those of the first."""
-    return {name: _mixed([model[name] for model in models], weights) for name in models[0]}
+def mixed_models(models: Sequence[Params], matrix: np.ndarray) -> Params:
+    """Stacked: sum_m matrix_nm model_m for every row n, summed in float64; counters are those of the first."""
+    return {name: _mixed(value, torch.from_numpy(matrix)) for name, value in stack(models).items()}
 
 
-def _mixed(values: Sequence[torch.Tensor], weights: np.ndarray) -> torch.Tensor:
-    if not values[0].is_floating_point():
-        return values[0]
-    return weighted_mean({"": torch.stack([value.detach() for value in values])}, torch.from_numpy(weights))[""]
+def _mixed(values: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    if not values.is_floating_point():
+        return values[:1].expand(len(matrix), *values.shape[1:])
+    mixed: torch.Tensor = torch.tensordot(matrix, values.double(), dims=1)
+    return mixed.to(values.dtype)

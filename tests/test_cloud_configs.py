@@ -1,5 +1,6 @@
 """Any algorithm under the Async-cloud or on a flat clock, by its config and options of the command line alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from pyarrow import parquet
 
 from fedlit.run import read_metrics
 from tests.conftest import Call
+
+Refusal = Callable[..., str]
 
 QUICK = (
     "--data.num_clients 9 --data.size_sigma 0 --data.size_mean 1 --data.size_min 20 --trainer.clients_per_round 2 "
@@ -74,3 +77,32 @@ def test_mixing_is_chosen_by_name(call: Call, mixing: str, written: dict[str, ob
         call(f"fit --config synthetic_fedavg.yaml {QUICK} {CLOUD} --trainer.cloud.mixing {mixing} --run run").code == 0
     )
     assert yaml.safe_load(Path("run/config.yaml").read_text())["trainer"]["cloud"]["init_args"]["mixing"] == written
+
+
+def write_trace(seconds: float) -> None:
+    rows = [f"{number},{client},{seconds + client / 10}" for number in (1, 2, 3) for client in range(9)]
+    Path("arrivals.csv").write_text("\n".join(["round,client,seconds", *rows]) + "\n")
+
+
+TRACED = f"--config synthetic_fedavg.yaml {QUICK} --trainer.sampler earliest --trainer.clock.latency.arrival Trace"
+
+
+def test_a_trace_is_known_by_its_content(call: Call, refusal: Refusal) -> None:
+    words = f"fit {TRACED} --trainer.clock.latency.arrival.file arrivals.csv"
+    for seconds in (1.0, 1.0, 2.0):
+        write_trace(seconds)
+        assert call(f"{words} --resume").code == 0
+    folders = sorted(Path("runs").iterdir())
+    assert len(folders) == 2, "the same content is the same run, another is another"
+    configs = [folder / "config.yaml" for folder in folders]
+    arrivals = [yaml.safe_load(path.read_text())["trainer"]["clock"]["latency"]["arrival"] for path in configs]
+    assert len({arrival["init_args"]["sha256"] for arrival in arrivals}) == 2
+    write_trace(3.0)
+    assert "it is not the file that was recorded" in refusal(f"fit --config {configs[0]} --run again")
+
+
+def test_a_trace_that_is_too_short_or_missing_leaves_no_folder(refusal: Refusal) -> None:
+    write_trace(1.0)
+    words = f"fit {TRACED} --trainer.clock.latency.arrival.file"
+    assert "too short: round 4" in refusal(f"{words} arrivals.csv --trainer.rounds 4 --run run")
+    assert "missing.csv cannot be read" in refusal(f"{words} missing.csv --run run")

@@ -36,7 +36,7 @@ class Moment(NamedTuple):
 
 
 MOMENTS = {
-    "gathering": Moment("fedlit.gathering", "Gathering.cohort", 6),
+    "gathering": Moment("fedlit.gathering", "Gathering.cohorts", 3),
     "training, before it": Moment("fedlit.engines.sequential", "SequentialEngine.train", 3),
     "training, in a step": Moment("fedlit.algorithms.fedbcd", "FedBCD.training_step", 23),
     "mixing, the second time of a round": Moment("fedlit.federation", "Federation.mix", 6, after=True),

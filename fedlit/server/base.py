@@ -47,6 +47,9 @@ class ServerCallback(Recorded, Callback):
     needs_reports: bool = False
     """Whether it counts the model of everyone who trained, so that nobody may be late or lost."""
 
+    alone: str = ""
+    """Why what it keeps makes no sense where several servers mix their models; empty where it does."""
+
     uses_initial: bool = False
     """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""
 

@@ -17,7 +17,10 @@ class Sampler(Recorded):
     """Base of the samplers; a subclass chooses ids, sorted, and everyone who trains also reports."""
 
     needs_clock = False
-    """Whether it goes by simulated arrivals (`trainer.clock`)."""
+    """Whether it goes by simulated arrivals (`trainer.clock`); `select` is given them then."""
+
+    by_ids = False
+    """Whether it names clients by their ids; each of several servers counts its own clients from 0."""
 
     def cohort_size(self, count: int, population: int) -> int:
         """Clients of a round, where `count` are asked for."""
@@ -75,6 +78,8 @@ class FixedSampler(Sampler):
     Args:
         clients: ids of the clients that train.
     """
+
+    by_ids = True
 
     def __init__(self, clients: list[int]) -> None:
         if not clients or len(set(clients)) != len(clients) or min(clients) < 0:
