@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedlit.codeprint import code_of, is_own
 from fedlit.errors import ConfigError
-from fedlit.recorded import Recorded, arguments_of
+from fedlit.recorded import ReadFromFile, Recorded, arguments_of
 
 LONGEST = 32
 """A longer list is shown by its hash."""
@@ -71,7 +71,9 @@ def describe(part: object, where: str, depth: int = 0) -> Description:
 
 
 def held_by(part: object, where: str) -> dict[str, Any]:
-    """The arguments of a recorded part, the fields of a dataclass, else all attributes of an object."""
+    """The arguments of a recorded part or of one from a file, the fields of a dataclass, else all attributes."""
+    if isinstance(part, ReadFromFile):
+        return part.known_by()
     if isinstance(part, Recorded):
         return arguments_of(part)
     if isinstance(part, functools.partial):

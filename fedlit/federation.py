@@ -18,7 +18,7 @@ from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.flight import Filling, Flight, fill
 from fedlit.gathering import Gathering
-from fedlit.params import Params, sq_norm, weighted_mean
+from fedlit.params import Params, row, stack, stacked_sq_norm
 from fedlit.server.base import ServerCallback
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud, check_doubly_stochastic
@@ -41,6 +41,7 @@ class Moment:
 
     time: float
     formed: int
+    staleness: float
     servers: dict[int, Snapshot]
     flight: Flight
 
@@ -110,9 +111,8 @@ class Federation:
 
     def gather(self, gathering: Gathering) -> None:
         """Every server that begins a round gathers its cohort."""
-        for server in self.present:
-            if server.id not in self._waiting:
-                self._waiting[server.id] = gathering.cohort(server)
+        idle = [server for server in self.present if server.id not in self._waiting]
+        self._waiting |= dict(zip([server.id for server in idle], gathering.cohorts(idle), strict=True))
 
     def earliest(self) -> Event:
         """The next event in time."""
@@ -178,11 +178,11 @@ class Federation:
         if self.cloud is None or len(event.servers) == 1:
             return
         ids = [server.id for server in event.servers]
-        matrix = self.cloud.mixes.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
+        matrix = self.cloud.mixing.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
         check_doubly_stochastic(matrix)
-        mixed = [mixed_model([server.model for server in event.servers], row) for row in matrix]
-        for server, model in zip(event.servers, mixed, strict=True):
-            server.load_model(model)
+        mixed = mixed_models([server.model for server in event.servers], matrix)
+        for place, server in enumerate(event.servers):
+            server.load_model(row(mixed, place))
 
     def count(self, event: Event, number: int) -> None:
         """The event is over: its servers begin their next rounds, all at that moment."""
@@ -215,18 +215,16 @@ class Federation:
     def measured(self) -> Params:
         """What is measured as the global model: that of the one server, or the mean over servers."""
         models = [server.measured for server in self.present]
-        return models[0] if len(models) == 1 else mixed_model(models, self._alike)
+        return (
+            models[0] if len(models) == 1 else row(mixed_models(models, np.full((1, len(models)), 1 / len(models))), 0)
+        )
 
     @property
     def distances(self) -> list[float]:
         """How far each server's parameters are from their mean, as a Euclidean norm."""
-        mean = mixed_model([dict(server.params) for server in self.present], self._alike)
-        apart = [{name: server.params[name].detach() - mean[name] for name in mean} for server in self.present]
-        return [float(sq_norm(gap)) ** 0.5 for gap in apart]
-
-    @property
-    def _alike(self) -> np.ndarray:
-        return np.full(len(self.present), 1 / len(self.present))
+        models = {name: value.detach().double() for name, value in stack([s.params for s in self.present]).items()}
+        apart = {name: value - value.mean(0) for name, value in models.items()}
+        return stacked_sq_norm(apart).sqrt().tolist()
 
     def metrics(self) -> dict[str, float]:
         """How far apart servers are, how old what they step with is, how much of their time they wait; none if flat."""
@@ -269,11 +267,13 @@ class Federation:
 
     def snapshot(self, servers: Sequence[Server]) -> Moment:
         """What `restore` needs to undo a round in which these servers step."""
-        return Moment(self.time, self.formed, {server.id: server.snapshot() for server in servers}, self.flight)
+        snapshots = {server.id: server.snapshot() for server in servers}
+        return Moment(self.time, self.formed, self.staleness, snapshots, self.flight)
 
     def restore(self, before: Moment) -> None:
         """Back to the end of the last finished round; cohorts are gathered again."""
-        self.time, self.formed, self.flight = before.time, before.formed, before.flight
+        self.time, self.formed, self.staleness = before.time, before.formed, before.staleness
+        self.flight = before.flight
         self._waiting.clear()
         for server in self.servers:
             if server.id in before.servers:
@@ -294,12 +294,13 @@ class Federation:
             server.load_state_dict(kept)
 
 
-def mixed_model(models: Sequence[Params], weights: np.ndarray) -> Params:
-    """sum_m weights_m model_m, summed in float64; counters are those of the first."""
-    return {name: _mixed([model[name] for model in models], weights) for name in models[0]}
+def mixed_models(models: Sequence[Params], matrix: np.ndarray) -> Params:
+    """Stacked: sum_m matrix_nm model_m for every row n, summed in float64; counters are those of the first."""
+    return {name: _mixed(value, torch.from_numpy(matrix)) for name, value in stack(models).items()}
 
 
-def _mixed(values: Sequence[torch.Tensor], weights: np.ndarray) -> torch.Tensor:
-    if not values[0].is_floating_point():
-        return values[0]
-    return weighted_mean({"": torch.stack([value.detach() for value in values])}, torch.from_numpy(weights))[""]
+def _mixed(values: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    if not values.is_floating_point():
+        return values[:1].expand(len(matrix), *values.shape[1:])
+    mixed: torch.Tensor = torch.tensordot(matrix, values.double(), dims=1)
+    return mixed.to(values.dtype)

@@ -118,8 +118,7 @@ def fill(flight: Flight, buffer: Buffer, server: Server, gathering: Gathering, n
         free = free_clients(server, [*away, *reports]) if moved_on and len(away) < buffer.concurrency else np.arange(0)
         if first is None or len(free):
             count = min(buffer.concurrency - len(away), len(free))
-            selection = gathering.select(server, free, count, flight.sendings + len(sent))
-            sent.append(gathering.cohort(server, selection, model))
+            sent.append(gathering.sending(server, free, count, flight.sendings + len(sent), model))
             away += Away.all_of(sent[-1], now)
         else:
             away.remove(first)

@@ -1,5 +1,6 @@
 """The beginning of a round: who takes part, what they receive, what they kept."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
-from fedlit.server.sampling import Sampler
+from fedlit.server.sampling import Arrivals, Sampler
 from fedlit.server.server import Server
 
 
@@ -58,16 +59,32 @@ class Gathering:
         self.options = options
         self._stream = Stream()
 
-    def cohort(self, server: Server, selection: Selection | None = None, model: Params | None = None) -> Cohort:
-        """Who trains for a server in its next round, what they received, what they kept, and how long they take.
+    def cohorts(self, servers: Sequence[Server]) -> list[Cohort]:
+        """The next round of each server: who trains, what they received and kept, and how long they take."""
+        everyone = [server.clients for server in servers]
+        selected = zip(servers, self.arrivals(servers, everyone), strict=True)
+        cohorts = [self.cohort(server, self.select(server, arrivals)) for server, arrivals in selected]
+        self.time(cohorts)
+        return cohorts
+
+    def sending(self, server: Server, among: np.ndarray, count: int, draw: int, model: Params) -> Cohort:
+        """So many of these clients, who are sent a model now, and how long each takes.
 
         Args:
             server: the server.
-            selection: who trains and who reports, where that is known.
-            model: a copy of the server's model, where several cohorts share one.
+            among: ids of those who can be chosen.
+            count: how many.
+            draw: key of the draw of who they are.
+            model: a copy of the server's model, which several sendings share.
         """
+        [arrivals] = self.arrivals([server], [among])
+        cohort = self.cohort(server, self.select(server, arrivals, among, count, draw), model)
+        self.time([cohort])
+        return cohort
+
+    def cohort(self, server: Server, selection: Selection, model: Params | None = None) -> Cohort:
+        """Those who were chosen, what they received (a copy of the server's model unless given) and what they kept."""
         client, round = self.client, server.rounds
-        selection = selection or self.select(server)
         chosen, reporting = selection.train, set(selection.report)
         received, buffers = self.received(server, chosen, model or clone(server.model))
         sizes = self.population.sizes[chosen]
@@ -89,43 +106,72 @@ class Gathering:
         cohort.steps = self.steps(cohort, "local_work")
         if client.keep_optimizer:
             cohort.memory = self.kept_memory(cohort, server)
-        if self.options.clock is not None:
-            self.time(cohort, self.options.clock)
         return cohort
 
+    def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> list[Arrivals]:
+        """When these clients of each server show up in its next round; None where the sampler does not ask."""
+        options = self.options
+        if options.clock is None or not options.sampler.needs_clock or not servers:
+            return [None] * len(servers)
+        counts = [len(own) for own in ids]
+        rounds = np.repeat([server.rounds for server in servers], counts)
+        seconds = options.clock.latency.arrivals(options.seed, rounds, np.concatenate(ids))
+        return [*np.split(seconds, np.cumsum(counts)[:-1])]
+
     def select(
-        self, server: Server, among: np.ndarray | None = None, count: int | None = None, draw: int | None = None
+        self,
+        server: Server,
+        arrivals: Arrivals,
+        among: np.ndarray | None = None,
+        count: int | None = None,
+        draw: int | None = None,
     ) -> Selection:
         """Who trains and who reports in a server's round: the sampler's answer, which the algorithm may widen.
 
         Args:
             server: the server.
-            among: ids of those who can be chosen; all of the server's unless given.
+            arrivals: when those who can be chosen show up.
+            among: their ids; all of the server's unless given.
             count: how many; clients_per_round unless given.
             draw: key of the draw; the server's round unless given.
         """
         options, ids = self.options, server.clients if among is None else among
-        round, draw = server.rounds, server.rounds if draw is None else draw
+        draw = server.rounds if draw is None else draw
         sizes = self.population.sizes.numpy()[ids]
         if count is None:
             count = 1 if self.client.pools_data else options.clients_per_round
         known: dict[str, Any] = {"server": server.id} if server.id else {}
-        if options.clock is not None:
-            known["arrivals"] = options.clock.latency.arrivals(options.seed, round, ids)
+        if arrivals is not None:
+            known["arrivals"] = arrivals
         drawn = options.sampler.select(options.seed, draw, sizes, count, **known)
         generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
         chosen = self.client.select(drawn, len(sizes), generator)
         return Selection(ids[chosen.train].tolist(), ids[chosen.report].tolist())
 
-    def time(self, cohort: Cohort, clock: Clock) -> None:
-        """How long the cohort's reports take; who is late or lost does not report. Solves of a round count once."""
-        solves = [self.steps(cohort, phase.work_method) for phase in self.client.phases()]
-        steps, reports = torch.stack(solves).amax(0).numpy(), cohort.reports.numpy()
-        work = clock.latency.work(steps, self.client.batches_per_epoch(cohort.sizes.numpy()))
-        ids = np.array(cohort.clients)[reports]
-        known = clock.report_times(self.options.seed, cohort.round, ids, work[reports])
-        cohort.lasts, cohort.seconds = known.lasts, torch.from_numpy(known.seconds)
-        cohort.reports[torch.from_numpy(reports)] = torch.from_numpy(known.reports)
+    def time(self, cohorts: Sequence[Cohort]) -> None:
+        """How long each cohort's reports take; who is late or lost does not report. Solves of a round count once."""
+        clock = self.options.clock
+        if clock is None or not cohorts:
+            return
+        asked = [cohort.reports.numpy() for cohort in cohorts]
+        each = [(cohort.sizes.numpy(), self.longest_solves(cohort), np.array(cohort.clients)) for cohort in cohorts]
+        sizes, steps, ids = (
+            np.concatenate([values[reports] for values, reports in zip(column, asked, strict=True)])
+            for column in zip(*each, strict=True)
+        )
+        counts = [int(reports.sum()) for reports in asked]
+        rounds = np.repeat([cohort.round for cohort in cohorts], counts)
+        work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
+        known = clock.reports_of(self.options.seed, rounds, ids, work, counts)
+        for cohort, reports, own in zip(cohorts, asked, known, strict=True):
+            cohort.lasts, cohort.seconds = own.lasts, torch.from_numpy(own.seconds)
+            reports[reports] = own.reports  # a view of cohort.reports
+
+    def longest_solves(self, cohort: Cohort) -> np.ndarray:
+        """(clients,) local steps of the phase that has most of them."""
+        methods = dict.fromkeys(phase.work_method for phase in self.client.phases())
+        solves = [cohort.steps if name == "local_work" else self.steps(cohort, name) for name in methods]
+        return torch.stack(solves).amax(0).numpy() if len(solves) > 1 else solves[0].numpy()
 
     def received(self, server: Server, chosen: list[int], model: Params) -> tuple[Params, Params]:
         """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""

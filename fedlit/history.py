@@ -68,12 +68,13 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     """What is known of every round without evaluating a model."""
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
-    distance = cohort.distances.numpy()[reports]
+    distance, total = cohort.distances.numpy()[reports], sizes[reports].sum()
     values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr}
     values["distance/mean"] = float(distance.mean(dtype=np.float64))
     for user, largest in (("min_user", False), ("max_user", True)):
         k = cohort.extreme(largest=largest)
-        values |= {f"{user}/weight": float(weights[k]), f"{user}/size_share": float(sizes[k] / sizes[reports].sum())}
+        share = float(sizes[k] / total) if total else float("nan")  # nobody has samples: data.allow_empty
+        values |= {f"{user}/weight": float(weights[k]), f"{user}/size_share": share}
     for name, curves in state_curves(client).items():
         numbers = cohort.state[name].numpy()[reports].astype(np.float64)
         values |= {curve: float(_STATISTICS[statistic](numbers)) for curve, statistic in curves.items()}

@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Words = NDArray[np.uint64]
+Rounds = int | NDArray[np.int64]
+"""A round for all clients that are asked, or (clients,) one for each."""
 
 GeneratorOf = Callable[[int], np.random.Generator]
 """k -> a generator of the cohort's k-th client alone, the same whoever else takes part and in which order."""
@@ -70,24 +72,27 @@ def torch_seed(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0) 
     return int(generator(seed, purpose, round=round, client=client).integers(2**63))
 
 
-def words(seed: int, purpose: Purpose, clients: ArrayLike, *, round: int = 0, index: int = 0, block: int = 0) -> Words:
+def words(
+    seed: int, purpose: Purpose, clients: ArrayLike, *, round: Rounds = 0, index: int = 0, block: int = 0
+) -> Words:
     """(clients, 4): four words of each client's stream, those from 4 · block on, for many clients at once.
 
     They are what `generator(…, client=client).bit_generator.random_raw` gives, ten times faster from a thousand
     clients on; so a client's words do not depend on who else is asked.
     """
     ids = np.atleast_1d(np.asarray(clients, dtype=np.uint64))
+    named = (np.asarray(round, dtype=np.uint64) << _HALF) | ids
     drawn = np.empty((len(ids), 4), dtype=np.uint64)
     for start in range(0, len(ids), _PIECE):
-        piece = ids[start : start + _PIECE]
-        key = np.stack([np.full_like(piece, seed), np.uint64(round << 32) | piece])
+        piece = named[start : start + _PIECE]
+        key = np.stack([np.full_like(piece, seed), piece])
         counter = np.array([[block + 1], [0], [index], [purpose]], dtype=np.uint64)  # NumPy counts, then draws
         drawn[start : start + _PIECE] = _philox(counter, key).T
     return drawn
 
 
 def uniforms(
-    seed: int, purpose: Purpose, clients: ArrayLike, *, round: int = 0, index: int = 0, block: int = 0
+    seed: int, purpose: Purpose, clients: ArrayLike, *, round: Rounds = 0, index: int = 0, block: int = 0
 ) -> NDArray[np.float64]:
     """(clients, 4): the same words as numbers between 0 and 1, neither of which occurs."""
     high = words(seed, purpose, clients, round=round, index=index, block=block) >> np.uint64(12)

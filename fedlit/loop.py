@@ -366,7 +366,7 @@ class FederatedLoop(_FitLoop):
         if self.choice is None:
             planned = client.planned_steps(self.population.sizes.numpy())
             sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-            trained = sum(len(self.gathering.select(server).train) for server in self.federation.servers)
+            trained = sum(len(cohort.clients) for cohort in self.gathering.cohorts(self.federation.servers))
             rounds = self.max_epochs or 1
             self.choice = choose(options.request, client, planned, trained, rounds, sample, evaluated_rows=CHUNK)
         log.info(self.choice.line())

@@ -6,6 +6,7 @@ constructor need nothing of their own, and the signatures that `--help` shows st
 """
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import Any, Self
 
 Arguments = dict[str, Any]
@@ -21,6 +22,14 @@ class Recorded:
         built = super().__new__(cls)
         built.__dict__[_KEPT] = (args, options)
         return built
+
+
+class ReadFromFile(ABC):
+    """A part whose numbers stand in a file: a run is known by what the file holds, not by its name alone."""
+
+    @abstractmethod
+    def known_by(self) -> Arguments:
+        """The arguments of its constructor, a fingerprint of the file's content among them."""
 
 
 def arguments_of(part: Recorded) -> Arguments:

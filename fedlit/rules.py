@@ -1,5 +1,6 @@
 """What trainer, client and data cannot do together: refused here, before any work, each with its reason."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,12 @@ from fedlit.measuring import MeasureOptions
 from fedlit.server.base import ServerCallback
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
+from fedlit.server.optimizers import SGD, ServerOptimizer
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
 from fedlit.states import number_states
+
+log = logging.getLogger("fedlit")
 
 _ONE_MACHINE = "clients train on this machine's processor. Leave it out."
 REFUSED_TRAINER_ARGUMENTS = {
@@ -70,10 +74,12 @@ def check_run(
     cloud: Cloud | None = None,
     clock: Clock | None = None,
     buffer: Buffer | None = None,
+    seed: int = 0,
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_optimizers(client)
     client.check_states()
+    check_clock(client, data, callbacks, sampler, clock, seed)
     check_cloud(client, data, callbacks, sampler, cloud, clock)
     if buffer is not None:
         check_buffer(buffer, client, data, sampler, cloud, clock)
@@ -114,9 +120,36 @@ def check_cohort(
                 f"trainer.clients_per_round is {clients_per_round}, but {whose} only {len(ids)} clients. Set it to "
                 f"{len(ids)} or less, or make more clients (data.num_clients)."
             )
-        known: dict[str, Any] = {} if clock is None else {"arrivals": clock.latency.arrivals(0, 0, ids)}
+        known: dict[str, Any] = {"arrivals": clock.latency.arrivals(0, 0, ids)} if clock and sampler.needs_clock else {}
         sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, **known)
     return max(len(ids) for ids in parts)
+
+
+def check_clock(
+    client: Client,
+    data: FederatedDataModule,
+    callbacks: Sequence[Callback],
+    sampler: Sampler,
+    clock: Clock | None,
+    seed: int,
+) -> None:
+    """A clock must give everyone seconds, and nobody may be late or lost whose model counts."""
+    if clock is None:
+        if sampler.needs_clock:
+            raise ConfigError(
+                f"trainer.sampler is {type(sampler).__name__}, which goes by arrivals, but there is no trainer.clock. "
+                "Give one."
+            )
+        return
+    if not clock.latency.is_recorded:  # a trace is rehearsed: it may lack clients that never take part
+        clock.latency.durations(seed, 0, np.arange(data.num_clients), 1)
+    if clock.deadline is not None or clock.dropout:
+        own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.needs_reports]
+        if own:
+            raise ConfigError(
+                f"trainer.clock has a deadline or dropout, but {type(own[0]).__name__} of {type(client).__name__} "
+                "counts the model of every client that trained. Leave both out, or take another algorithm."
+            )
 
 
 def check_cloud(
@@ -127,19 +160,7 @@ def check_cloud(
     cloud: Cloud | None,
     clock: Clock | None,
 ) -> None:
-    """Several servers need clients that stay, and a clock that says who is first."""
-    name = type(sampler).__name__
-    if sampler.needs_clock and clock is None:
-        raise ConfigError(
-            f"trainer.sampler is {name}, which goes by arrivals, but there is no trainer.clock. Give one."
-        )
-    if clock is not None and (clock.deadline is not None or clock.dropout):
-        own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.needs_reports]
-        if own:
-            raise ConfigError(
-                f"trainer.clock has a deadline or dropout, but {type(own[0]).__name__} of {type(client).__name__} "
-                "counts the model of every client that trained. Leave both out, or take another algorithm."
-            )
+    """Several servers need clients that stay, a state that bears mixing, and a clock that says who is first."""
     if cloud is None:
         return
     if client.pools_data or data.is_fresh:
@@ -149,6 +170,34 @@ def check_cloud(
         raise ConfigError(
             f"trainer.cloud.first is {cloud.together} of {cloud.servers} servers, but there is no trainer.clock to say "
             "which are first. Give one, or leave first out."
+        )
+    same_groups = cloud.protocol == "rigorous" or cloud.servers % cloud.together == 0
+    if cloud.together < cloud.servers and same_groups and clock is not None and clock.latency.is_constant:
+        raise ConfigError(
+            f"trainer.cloud.first is {cloud.together} of {cloud.servers} servers, but trainer.clock gives every client "
+            "the same seconds: the same servers would step together for ever, and never connect with the others. Give "
+            "a latency that varies, or leave first out."
+        )
+    if sampler.by_ids and cloud.servers > 1:
+        raise ConfigError(
+            f"trainer.sampler is {type(sampler).__name__}, a list of clients, but each of {cloud.servers} servers "
+            "counts its own clients from 0. Take another sampler, or leave trainer.cloud out."
+        )
+    for callback in callbacks:
+        if isinstance(callback, ServerCallback) and callback.alone and cloud.servers > 1:
+            raise ConfigError(
+                f"{type(client).__name__} cannot have {cloud.servers} servers: {type(callback).__name__} keeps a state "
+                f"that makes no sense there, because {callback.alone}. Leave trainer.cloud out, or take another "
+                "algorithm."
+            )
+
+
+def says_that_mixing_cancels(client: Client, optimizer: ServerOptimizer, cloud: Cloud | None) -> None:
+    """A line where several servers step all the way to their own clients' mean: their runs are apart then."""
+    if cloud is not None and cloud.servers > 1 and optimizer == SGD(lr=1 / client.server_lr):
+        log.warning(
+            "cloud: a server's step ends in the mean of its own clients, wherever it began, so that mixing cancels and "
+            "servers never learn of each other. Give trainer.server_optimizer a rate below 1."
         )
 
 

@@ -55,6 +55,7 @@ FINGERPRINTS = {
     "structure": "the net is put together in another way",
     "behaviour": "with the same weights the net computes something else, as with another activation",
     "parameters": "the net has another size",
+    "sha256": "the file holds something else",
 }
 """Last parts of dotted names that are for machines, with what it means when they differ."""
 

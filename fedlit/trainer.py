@@ -26,7 +26,8 @@ from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
 from fedlit.progress import RoundProgressBar, show_lines
 from fedlit.recorded import Recorded
-from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
+from fedlit.rehearsal import rehearse
+from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run, says_that_mixing_cancels
 from fedlit.run import RunFolder
 from fedlit.server.base import ServerCallback, merge_callbacks
 from fedlit.server.buffer import Buffer
@@ -218,7 +219,11 @@ class FederatedTrainer(Recorded, Trainer):
             cloud=options.cloud,
             clock=options.clock,
             buffer=options.buffer,
+            seed=self.seed,
         )
+        says_that_mixing_cancels(client, self.server_optimizer, options.cloud)
+        if options.clock is not None and options.clock.latency.is_recorded:
+            rehearse(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
         self.loop.weighting = weighting
         config = self.config or (describe_run(self, client, data, users) if self.folder is not None else {})
         if self.initial_weights == "seed" and ckpt_path is None:

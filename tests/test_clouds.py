@@ -1,5 +1,6 @@
 """Many servers on a clock: against an oracle that was written from the paper alone, and the laws of the protocols."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pyarrow import parquet
 from torch import Tensor
 
 from fedlit import (
+    Centralized,
     Client,
     Clock,
     Cloud,
@@ -19,18 +21,22 @@ from fedlit import (
     FedBCD,
     FedBCDI,
     FederatedTrainer,
+    FedFor,
+    FixedSampler,
     Given,
     Latency,
     QuotaSampler,
     RandomPairs,
     Ring,
     ServerCallback,
+    Trace,
 )
+from fedlit.clock import Distribution
 from fedlit.conformance.entries import ENTRIES
 from fedlit.conformance.problem import LOCAL as CONFORMANCE_LOCAL
 from fedlit.conformance.problem import new_trainer, tiny_data
 from fedlit.conformance.problem import tiny_net as conformance_net
-from fedlit.errors import ConfigError
+from fedlit.errors import ConfigError, ResumeError
 from fedlit.keys import Purpose, generator
 from fedlit.server.cloud import Complete, Mixing, check_doubly_stochastic
 from fedlit.server.optimizers import SGD
@@ -208,7 +214,7 @@ def cloud_run(data: Any, folder: Path | None = None, rounds: int = 6, **options:
         "checkpoint_every": 1,
         "run": folder,
     }
-    return run(client_of("fedbcd"), data, rounds=rounds, **(common | options))
+    return run(options.pop("client", client_of("fedbcd")), data, rounds=rounds, **(common | options))
 
 
 @pytest.mark.parametrize("protocol", ["async", "rigorous"])
@@ -253,7 +259,8 @@ def test_servers_are_recorded_and_their_waiting_adds_up(tmp_path: Path) -> None:
 def test_a_sync_cloud_is_one_server_with_a_quota_of_every_group() -> None:
     trainer = cloud_run(Problem(SIZES).data, cloud=None, sampler=QuotaSampler(groups=SERVERS))
     assert len(trainer.loop.federation.servers) == 1
-    taken = trainer.loop.gathering.select(trainer.loop.server).report
+    gathered = trainer.loop.gathering.cohorts([trainer.loop.server])[0]
+    taken = [client for client, reports in zip(gathered.clients, gathered.reports.tolist(), strict=True) if reports]
     assert [sum(client // 4 == group for client in taken) for group in range(SERVERS)] == [ACTIVE] * SERVERS
 
 
@@ -263,10 +270,38 @@ def test_a_flat_round_lasts_as_long_as_its_slowest_client() -> None:
     assert [row["time/sim_s"] for row in trainer.loop.history.rows] == pytest.approx([0.0, 2.5, 5.0, 7.5])
 
 
+class Untouched(ServerCallback):
+    """Whether a round began."""
+
+    decides = False
+    was_called = False
+
+    def on_cohort_start(self, trainer: Any, client: Client, cohort: Any) -> None:
+        self.was_called = True
+
+
+@dataclass(frozen=True)
+class Wrong(Distribution):
+    """One of a user's own, which gives what it should not."""
+
+    value: float
+
+    def expected(self) -> float:
+        return self.value
+
+    def quantile(self, u: Any) -> Any:
+        return np.full(np.shape(u), self.value)
+
+
+SAME = Clock(Latency(arrival=Constant(1.0), compute=Constant(2.0), per="round"))
+LOPSIDED: dict[str, Any] = {"servers": 3, "assign": [0] * 5 + [1] * 4 + [2] * 3}
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"cloud": {"servers": 3, "first": 4}}, "first is 4, but there are 3 servers"),
+        ({"cloud": {"servers": 3, "first": 1}}, "never learn of each other"),
         ({"cloud": {"servers": 13}}, "a server would have none"),
         ({"cloud": {"servers": 3, "first": 2}, "clock": None, "sampler": "uniform"}, "no trainer.clock"),
         ({"cloud": None, "clock": None}, "no trainer.clock"),
@@ -275,14 +310,30 @@ def test_a_flat_round_lasts_as_long_as_its_slowest_client() -> None:
         ({"clients_per_round": 5}, "clients_per_round is 5"),
         ({"sampler": QuotaSampler(groups=3), "cloud": None, "clients_per_round": 5}, "clients_per_round is 5"),
         ({"clock": Clock(CLOCK.latency, deadline=3.0)}, "counts the model of every client"),
+        ({"sampler": FixedSampler([0, 1])}, "counts its own clients from 0"),
+        ({"clock": SAME, "cloud": {"servers": 4, "first": 2}, "clients_per_round": 2}, "never connect with the others"),
+        ({"clock": SAME, "cloud": {"servers": 3, "first": 2, "protocol": "rigorous"}}, "never connect with the others"),
+        ({"clock": Clock(Latency(arrival=Wrong(-1.0)))}, r"Latency.arrival is Wrong, which gave \[-1.\] seconds"),
+        ({"clock": Clock(Latency(compute=Wrong(np.nan)))}, r"Latency.compute is Wrong, which gave \[nan\] seconds"),
+        ({"clock": Clock(Latency(compute=Wrong(-2.0), processing="sum"))}, "Latency.compute is Wrong"),
+        ({"clock": Clock(Latency(network=Wrong(np.inf)))}, r"Latency.network is Wrong, which gave \[inf\] seconds"),
+        ({"clock": Clock(Latency(speed=Wrong(np.nan)))}, "the speed nan, with which it never finishes"),
+        ({"client": FedFor(tiny_net())}, "FedFor cannot have 3 servers: LastMove keeps a state"),
+        ({"client": Centralized(tiny_net())}, "pools everybody's data"),
+        ({"client": FedBCD(tiny_net(), prox=0.8, server_sum="sum", server_lr=0.32)}, "0.3125 or less"),
+        ({"client": FedBCD(tiny_net(), prox=0.8, server_sum="sum", server_lr=0.26), "cloud": LOPSIDED}, "0.25 or less"),
+        ({"client": FedBCDI(tiny_net(), prox=0.2, server_sum="sum", server_lr=2.6)}, "2.5 or less"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_any_training(options: dict[str, Any], words: str) -> None:
+    no_training = Untouched()
     with pytest.raises(ConfigError, match=words):
         cloud_run(
             Problem(SIZES).data,
             **options | ({"cloud": Cloud(**options["cloud"])} if isinstance(options.get("cloud"), dict) else {}),
+            callbacks=[no_training],
         )
+    assert not no_training.was_called
 
 
 @pytest.mark.parametrize(
@@ -291,6 +342,10 @@ def test_what_makes_no_sense_is_refused_before_any_training(options: dict[str, A
         ([[[0.5, 0.5], [0.6, 0.4]]], "doubly stochastic"),
         ([[[1.5, -0.5], [-0.5, 1.5]]], "doubly stochastic"),
         ([[[1.0, 0.0], [0.0, 1.0]]], "never connect"),
+        ([[[0.0, 1.0], [1.0, 0.0]]], "never connect"),
+        ([[[0, 1, 0], [0, 0, 1], [1, 0, 0]], [[0, 0, 1], [1, 0, 0], [0, 1, 0]]], "never connect"),
+        ([[[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]]], "never connect"),
+        ([[[0.5, 0.5], [0.5, 0.5]], [[1.0]]], "rows"),
         ([], "empty"),
     ],
 )
@@ -299,6 +354,75 @@ def test_matrices_that_do_not_mix_are_refused(matrices: Any, words: str) -> None
         Given(matrices)
 
 
+def test_matrices_that_connect_servers_in_turn_are_taken() -> None:
+    left = [[0.5, 0.5, 0, 0], [0.5, 0.5, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0.5, 0.5]]
+    middle = [[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0, 0.5, 0.5, 0], [0, 0, 0, 1]]
+    mixing, models = Given([left, middle]), np.arange(4.0)
+    for event in range(200):
+        models = mixing.matrix(range(4), 0, event) @ models
+    np.testing.assert_allclose(models, 1.5, atol=1e-12)
+
+
 def test_matrices_of_ones_own_need_all_servers() -> None:
     with pytest.raises(ConfigError, match="all three must be the same"):
         Cloud(servers=3, first=2, mixing=Given([[[0.5, 0.5], [0.5, 0.5]]]))
+
+
+@pytest.mark.parametrize("rate", [0.3125, 0.25])
+def test_the_sum_form_takes_a_rate_that_fits_the_largest_server(rate: float) -> None:
+    client = FedBCD(tiny_net(), prox=0.8, server_sum="sum", server_lr=rate)
+    trainer = cloud_run(Problem(SIZES).data, rounds=1, client=client)
+    assert trainer.loop.rounds_done == 1
+
+
+def trace_of(folder: Path, rounds: dict[int, int], seconds: float = 1.0) -> Trace:
+    """So many rounds of each client, with different seconds for each."""
+    file = folder / "arrivals.csv"
+    rows = [f"{r + 1},{k},{seconds + k / 10 + r / 7}" for k, count in rounds.items() for r in range(count)]
+    file.write_text("\n".join(["round,client,seconds", *rows]) + "\n")
+    return Trace(str(file))
+
+
+def test_a_trace_is_enough_where_every_server_has_the_rounds_that_it_takes(tmp_path: Path) -> None:
+    whole = Clock(Latency(arrival=trace_of(tmp_path, dict.fromkeys(range(12), 6)), compute=Constant(0.1)))
+    taken = [server.rounds for server in cloud_run(Problem(SIZES).data, clock=whole).loop.federation.servers]
+    assert sum(taken) == 12
+    assert min(taken) < 5, "fewer than the events of the run"
+    begun = {client: min(taken[client // 4] + 1, 6) for client in range(12)}
+    short = Clock(Latency(arrival=trace_of(tmp_path, begun), compute=Constant(0.1)))
+    again = cloud_run(Problem(SIZES).data, clock=short)
+    assert [server.rounds for server in again.loop.federation.servers] == taken
+
+
+@pytest.mark.parametrize(("client", "rounds", "words"), [(5, 2, "round 3"), (11, 0, "round 1")])
+@pytest.mark.parametrize("cloud", [Cloud(servers=3, first=2), None], ids=["async", "flat"])
+def test_a_trace_that_ends_too_early_is_refused_before_any_training(
+    tmp_path: Path, client: int, rounds: int, words: str, cloud: Cloud | None
+) -> None:
+    recorded = dict.fromkeys(range(12), 6) | {client: rounds}
+    clock, no_training = Clock(Latency(arrival=trace_of(tmp_path, recorded), compute=Constant(0.1))), Untouched()
+    with pytest.raises(ConfigError, match=f"too short: {words} needs .* that of client {client}"):
+        cloud_run(Problem(SIZES).data, tmp_path / "run", clock=clock, cloud=cloud, callbacks=[no_training])
+    assert not no_training.was_called
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_content_of_a_trace_is_another_run(tmp_path: Path) -> None:
+    data, rounds = Problem(SIZES).data, dict.fromkeys(range(12), 6)
+    cloud_run(data, tmp_path / "run", rounds=2, clock=Clock(Latency(arrival=trace_of(tmp_path, rounds))))
+    same = Clock(Latency(arrival=trace_of(tmp_path, rounds)))
+    assert cloud_run(data, tmp_path / "run", rounds=3, clock=same, resume=True).loop.rounds_done == 3
+    other = Clock(Latency(arrival=trace_of(tmp_path, rounds, seconds=2.0)))
+    with pytest.raises(ResumeError, match=r"arrival.sha256 was \w+, is \w+ \(the file holds something else\)"):
+        cloud_run(data, tmp_path / "run", rounds=4, clock=other, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "optimizer", "is_said"),
+    [("fedavg", "SGD", True), ("fedavg", SGD(lr=0.5), False), ("fedbcd", "SGD", False), ("fedbcd", SGD(lr=2.0), True)],
+)
+def test_a_rate_with_which_servers_never_learn_of_each_other_is_said(
+    algorithm: str, optimizer: Any, is_said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud_run(Problem(SIZES).data, rounds=1, client=client_of(algorithm), server_optimizer=optimizer)
+    assert ("never learn of each other" in caplog.text) == is_said

@@ -525,6 +525,14 @@ def test_round_of_clients_without_data_leaves_the_model_as_it_is() -> None:
     assert same(z_of(trainer), watching.initial)
 
 
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_round_of_clients_without_data_has_no_shares_of_samples() -> None:
+    trainer = fit(data=WithAnEmptyClient(allow_empty=True), sampler=FixedSampler([0]))
+    row = trainer.loop.history.rows[1]
+    assert row["min_user/weight"] == 1
+    assert "min_user/size_share" not in row
+
+
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 2.0])
 def test_an_empty_client_counts_nothing_in_qfedavg(q: float) -> None:
     def trained(*clients: int) -> dict[str, Tensor]:

@@ -21,11 +21,13 @@ from fedlit.algorithms.fedbc import FedBC
 from fedlit.bench.handwritten import federated_round
 from fedlit.bench.workloads import Workload
 from fedlit.client import Client
+from fedlit.clock import Clock
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.choose import Choice, EngineName
 from fedlit.loop import FederatedLoop
 from fedlit.server.base import ServerCallback
+from fedlit.server.cloud import Cloud
 from fedlit.trainer import FederatedTrainer
 
 MAX_OTHER_LOAD = 0.1
@@ -183,6 +185,14 @@ def warmed_up(workload: Workload, report: Callable[[str], None]) -> list[Entry]:
     data = workload.data()
     data.setup()
     cores = min(len(os.sched_getaffinity(0)), workload.clients_per_round)
+    if workload.servers > 1:
+        report("first round, which compiles: one server, and several")
+        cloud: dict[str, Any] = {"clients_per_round": workload.clients_per_round // workload.servers}
+        cloud |= {"cloud": Cloud(workload.servers), "clock": Clock(), "sampler": "earliest"}
+        return [
+            engine_entry(name, workload, data, workload.client(), "vectorized", cores, **options)
+            for name, options in {"flat": {}, "cloud": cloud}.items()
+        ]
     report("first round: hand-written loop")
     entries = [handwritten_entry(workload, data)]
     report("first round: sequential")
@@ -216,10 +226,16 @@ def handwritten_entry(workload: Workload, data: FederatedDataModule) -> Entry:
 
 
 def engine_entry(
-    name: str, workload: Workload, data: FederatedDataModule, client: Client, engine: EngineName, workers: int | None
+    name: str,
+    workload: Workload,
+    data: FederatedDataModule,
+    client: Client,
+    engine: EngineName,
+    workers: int | None,
+    **options: Any,
 ) -> Entry:
     """Whole rounds of an engine: the loop's own `advance`, with what `fit` built, without metrics and epoch hooks."""
-    trainer = new_trainer(workload, engine, workers, rounds=1)
+    trainer = new_trainer(workload, engine, workers, rounds=1, **options)
     loop = trainer.loop = trainer.fit_loop = CountingLoop(trainer, 1, trainer.loop.options)
     fit(trainer, client, data)
     choice = chosen(loop)
@@ -275,11 +291,11 @@ class CountingLoop(FederatedLoop):
     def measure(
         self, cohort: Cohort | None, started: float, trained: float
     ) -> tuple[dict[str, float], dict[str, Any] | None]:
-        """Only what a benchmark needs; there is no cohort before the first round."""
+        """Only what a benchmark needs, and what several servers measure; there is no cohort before the first round."""
         if cohort is not None:
             self.round_s = time.perf_counter() - started
             self.round_steps = int(cohort.steps.sum())
-        return {}, None
+        return self.federation_metrics(), None
 
 
 class Stopwatch(ServerCallback):
@@ -315,16 +331,17 @@ def new_trainer(
     *,
     rounds: int,
     callbacks: list[ServerCallback] | None = None,
+    **options: Any,
 ) -> FederatedTrainer:
     """A trainer that is silent and writes nothing; lanes and all else are fedlit's own choice."""
+    common: dict[str, Any] = {"clients_per_round": workload.clients_per_round, "eval_every": EVAL_EVERY}
     return FederatedTrainer(
         rounds=rounds,
-        clients_per_round=workload.clients_per_round,
         engine=engine,
         workers=workers,
-        eval_every=EVAL_EVERY,
         callbacks=[*(callbacks or [])],
         enable_progress_bar=False,
+        **(common | options),
     )
 
 

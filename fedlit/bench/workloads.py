@@ -37,6 +37,8 @@ class Workload:
     """Of the algorithm, by the same names in `by_hand`."""
     with_extras: bool = False
     """Whether FedBC and a whole `fit` are measured too."""
+    servers: int = 1
+    """Above 1, what is measured is the same cohort as that of one server, and of so many on a clock."""
 
     def data(self, *, tested: bool = False) -> TensorData:
         """Random samples, all of them for training; `tested` adds a tenth of the rows for testing."""
@@ -129,6 +131,17 @@ WORKLOADS = {
             algorithm=PFedMe,
             by_hand=handwritten.pfedme,
             options={"prox": 15.0, "personal_lr": 0.05, "inner_steps": 5},
+        ),
+        Workload(
+            name="W6",
+            title="W1's network and local work, 1,000 clients, all in every round: one server beside 100 with 10 each",
+            net=lambda: Softmax(60, 10),
+            sample_shape=(60,),
+            sizes=log_normal_sizes(1000),
+            batch_size=10,
+            local_epochs=5,
+            clients_per_round=1000,
+            servers=100,
         ),
     )
 }

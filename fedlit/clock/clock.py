@@ -8,6 +8,7 @@ one it is told of a loss (a closed connection) and waits for the others only. A 
 round: the earliest client that did not drop out stays, however late, and if all dropped out, the earliest of all.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlit.clock.distributions import Seconds
 from fedlit.clock.latency import Latency
 from fedlit.errors import require
-from fedlit.keys import Purpose, uniforms
+from fedlit.keys import Purpose, Rounds, uniforms
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +59,22 @@ class Clock:
     def report_times(self, seed: int, round: int, clients: ArrayLike, work: ArrayLike) -> Reports:
         """Who reports when, for these clients with so many units of work each (`latency.work`)."""
         ids = np.atleast_1d(np.asarray(clients))
-        require(len(ids) > 0, "The clock is asked for a round without clients. Give it at least one.")
-        seconds = self.latency.durations(seed, round, ids, work)
-        reports = who_reports(seconds, self.lost(seed, round, ids), self.deadline)
+        return self.reports_of(seed, np.full(len(ids), round), ids, work, [len(ids)])[0]
+
+    def reports_of(
+        self, seed: int, rounds: NDArray[np.int64], clients: NDArray[np.int64], work: ArrayLike, counts: Sequence[int]
+    ) -> list[Reports]:
+        """The same for the clients of several servers, so many of each, with the round of each: one draw for all."""
+        require(min(counts) > 0, "The clock is asked for a round without clients. Give it at least one.")
+        seconds, lost = self.latency.durations(seed, rounds, clients, work), self.lost(seed, rounds, clients)
+        ends = np.cumsum(counts)[:-1]
+        return [self._reports(*own) for own in zip(np.split(seconds, ends), np.split(lost, ends), strict=True)]
+
+    def _reports(self, seconds: Seconds, lost: NDArray[np.bool_]) -> Reports:
+        reports = who_reports(seconds, lost, self.deadline)
         return Reports(seconds, reports, round_lasts(seconds, reports, self.deadline))
 
-    def lost(self, seed: int, round: int, clients: ArrayLike) -> NDArray[np.bool_]:
+    def lost(self, seed: int, round: Rounds, clients: ArrayLike) -> NDArray[np.bool_]:
         """(clients,): who drops out of this round."""
         ids = np.atleast_1d(np.asarray(clients))
         if self.dropout == 0:  # saves the time of a draw

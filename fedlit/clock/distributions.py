@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from fedlit.errors import require
-from fedlit.keys import Purpose, uniforms
+from fedlit.keys import Purpose, Rounds, uniforms
 
 Seconds = NDArray[np.float64]
 
@@ -39,11 +39,11 @@ class Distribution(ABC):
     def quantile(self, u: ArrayLike) -> Seconds:
         """The inverse of the distribution function, element by element, for 0 <= u < 1."""
 
-    def draw(self, seed: int, purpose: Purpose, round: int, clients: ArrayLike, index: int = 0) -> Seconds:
+    def draw(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, index: int = 0) -> Seconds:
         """(clients,): one number for each client, whoever else is asked."""
         return self.quantile(uniforms(seed, purpose, clients, round=round, index=index)[:, 0])
 
-    def draw_four(self, seed: int, purpose: Purpose, round: int, clients: ArrayLike, block: int) -> Seconds:
+    def draw_four(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, block: int) -> Seconds:
         """(clients, 4): independent numbers, those from 4 · block on; `draw` gives the very first."""
         return self.quantile(uniforms(seed, purpose, clients, round=round, block=block))
 
@@ -179,7 +179,7 @@ class Constant(Distribution):
         """The value, as often as asked."""
         return np.full(np.shape(u), self.value, dtype=np.float64)
 
-    def draw(self, seed: int, purpose: Purpose, round: int, clients: ArrayLike, index: int = 0) -> Seconds:
+    def draw(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, index: int = 0) -> Seconds:
         """(clients,): the value; nothing has to be drawn for it, which is most of a small round's time on the clock."""
         return self.quantile(np.atleast_1d(clients))
 

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedlit.clock.distributions import Constant, Distribution, Exponential, Seconds
 from fedlit.errors import ConfigError, require
-from fedlit.keys import Purpose
+from fedlit.keys import Purpose, Rounds
 
 
 @dataclass(frozen=True)
@@ -64,16 +64,17 @@ class Latency:
             return taken / np.maximum(np.asarray(steps_per_epoch, dtype=np.float64), 1)
         return (taken > 0).astype(np.float64)
 
-    def arrivals(self, seed: int, round: int, clients: ArrayLike) -> Seconds:
+    def arrivals(self, seed: int, round: Rounds, clients: ArrayLike) -> Seconds:
         """(clients,): seconds until each client shows up."""
-        return self.arrival.draw(seed, Purpose.ARRIVAL, round, clients)
+        return self._drawn("arrival", seed, Purpose.ARRIVAL, round, clients)
 
-    def durations(self, seed: int, round: int, clients: ArrayLike, work: ArrayLike) -> Seconds:
+    def durations(self, seed: int, round: Rounds, clients: ArrayLike, work: ArrayLike) -> Seconds:
         """(clients,): seconds from the round's start until each client's model is back, for so many units of work."""
         ids = np.atleast_1d(np.asarray(clients))
+        round = np.broadcast_to(np.asarray(round), ids.shape)
         units = _checked_work(work, len(ids))
         add_up = self._product if self.processing == "product" else self._sum
-        ways = (self.network.draw(seed, Purpose.NETWORK, round, ids, index=way) for way in (0, 1))
+        ways = (self._drawn("network", seed, Purpose.NETWORK, round, ids, index=way) for way in (0, 1))
         computing = add_up(seed, round, ids, units) / self.speeds(seed, ids)
         return self.arrivals(seed, round, ids) + computing + sum(ways)
 
@@ -83,12 +84,26 @@ class Latency:
         if self.speed is None:
             return np.ones(len(ids))
         drawn = self.speed.draw(seed, Purpose.SPEED, 0, ids)
-        if not (drawn > 0).all():
+        bad = ~((drawn > 0) & np.isfinite(drawn))
+        if bad.any():
             raise ConfigError(
-                f"Latency.speed gives client {ids[drawn <= 0][0]} the speed 0, with which it never finishes. Choose a "
-                "distribution of numbers above 0."
+                f"Latency.speed gives client {ids[bad][0]} the speed {drawn[bad][0]:g}, with which it never finishes. "
+                "Choose a distribution of finite numbers above 0."
             )
         return drawn
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether any of it is a trace, which may end before a run does."""
+        parts = (self.arrival, self.compute, self.network, self.speed)
+        return any(part is not None and part.is_recorded for part in parts)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether every client takes equally long in every round, whatever its work."""
+        same = isinstance(self.arrival, Constant) and isinstance(self.network, Constant)
+        free = isinstance(self.compute, Constant) and (self.per == "round" or self.compute.value == 0)
+        return same and free and (self.speed is None or isinstance(self.speed, Constant))
 
     def check(self, seed: int, rounds: int, population: int, clients_per_round: int) -> None:
         """Raise ConfigError before any training if a trace is too short or a client's speed is 0.
@@ -99,18 +114,39 @@ class Latency:
             distribution.check(rounds, clients_per_round)
         self.speeds(seed, np.arange(population))
 
-    def _product(self, seed: int, round: int, clients: NDArray[np.int64], work: NDArray[np.float64]) -> Seconds:
-        return work * self.compute.draw(seed, Purpose.COMPUTE, round, clients)
+    def _product(self, seed: int, round: Rounds, clients: NDArray[np.int64], work: NDArray[np.float64]) -> Seconds:
+        return work * self._drawn("compute", seed, Purpose.COMPUTE, round, clients)
 
-    def _sum(self, seed: int, round: int, clients: NDArray[np.int64], work: NDArray[np.float64]) -> Seconds:
+    def _drawn(
+        self, name: str, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, index: int = 0
+    ) -> Seconds:
+        """One number for each client, of the distribution of this name."""
+        distribution: Distribution = getattr(self, name)
+        return checked_seconds(name, distribution, distribution.draw(seed, purpose, round, clients, index))
+
+    def _sum(
+        self, seed: int, round: NDArray[np.int64], clients: NDArray[np.int64], work: NDArray[np.float64]
+    ) -> Seconds:
         """Four units at a time for those who still work; the last unit counts with the share that is done of it."""
         seconds = np.zeros(len(clients))
         for block in range(int(np.ceil(work.max(initial=0) / 4))):
             busy = np.flatnonzero(work > 4 * block)
             done = np.clip(work[busy, None] - 4 * block - np.arange(4), 0, 1)
-            drawn = self.compute.draw_four(seed, Purpose.COMPUTE, round, clients[busy], block)
+            drawn = self.compute.draw_four(seed, Purpose.COMPUTE, round[busy], clients[busy], block)
+            checked_seconds("compute", self.compute, drawn)
             seconds[busy] += (done * drawn).sum(axis=1)
         return seconds
+
+
+def checked_seconds(name: str, distribution: Distribution, seconds: Seconds) -> Seconds:
+    """Seconds, or ConfigError: a distribution of one's own may give anything."""
+    good = np.isfinite(seconds) & (seconds >= 0)
+    require(
+        bool(good.all()),
+        f"Latency.{name} is {type(distribution).__name__}, which gave {seconds[~good][:1]} seconds. Seconds must be "
+        "finite and 0 or more: mend its quantile.",
+    )
+    return seconds
 
 
 def _checked_work(work: ArrayLike, clients: int) -> NDArray[np.float64]:

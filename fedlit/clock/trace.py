@@ -6,16 +6,19 @@ round,client,seconds
 2,0,4.5
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlit.clock.distributions import Distribution, Seconds
 from fedlit.errors import ConfigError, require
-from fedlit.keys import Purpose
+from fedlit.keys import Purpose, Rounds
+from fedlit.recorded import ReadFromFile
 
 _HEADER = "round,client,seconds"
 _WORD = np.int64(2**31)
@@ -33,7 +36,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Trace(Distribution):
+class Trace(Distribution, ReadFromFile):
     """Recorded seconds, replayed exactly: a number for each round and client, whatever the seed.
 
     The file is CSV with the header `round,client,seconds` and a row for each round and client, in any order. Rounds
@@ -41,9 +44,11 @@ class Trace(Distribution):
 
     Args:
         file: path of the CSV file
+        sha256: fingerprint of the file, as config.yaml of a run has it; a file with another one is refused
     """
 
     file: str
+    sha256: str | None = None
 
     is_recorded = True
 
@@ -53,7 +58,16 @@ class Trace(Distribution):
     @cached_property
     def table(self) -> Table:
         """The file, read and checked once."""
-        return read_trace(Path(self.file).expanduser())
+        return read_trace(self.path, self.sha256)
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return Path(self.file).expanduser()
+
+    def known_by(self) -> dict[str, Any]:
+        """The file's name and what it holds."""
+        return {"file": self.file, "sha256": fingerprint_of(content_of(self.path))}
 
     def expected(self) -> float:
         """The mean of all recorded numbers."""
@@ -63,21 +77,23 @@ class Trace(Distribution):
         """The smallest recorded number that is not exceeded by a share u of them."""
         return np.quantile(self.table.seconds, np.asarray(u, dtype=np.float64), method="inverted_cdf")
 
-    def draw(self, seed: int, purpose: Purpose, round: int, clients: ArrayLike, index: int = 0) -> Seconds:
+    def draw(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, index: int = 0) -> Seconds:
         """(clients,): what was recorded."""
         return self.lookup(round, clients)
 
-    def lookup(self, round: int, clients: ArrayLike) -> Seconds:
+    def lookup(self, round: Rounds, clients: ArrayLike) -> Seconds:
         """(clients,): the recorded numbers; `round` counts from 0, as everywhere but in files."""
         table, ids = self.table, np.atleast_1d(np.asarray(clients, dtype=np.int64))
-        wanted = (round + 1) * _WORD + ids
+        rounds = np.broadcast_to(np.asarray(round, dtype=np.int64) + 1, ids.shape)
+        wanted = rounds * _WORD + ids
         places = np.minimum(np.searchsorted(table.keys, wanted), len(table.keys) - 1)
-        missing = ids[table.keys[places] != wanted]
-        if len(missing):
+        missing = table.keys[places] != wanted
+        if missing.any():
+            number = rounds[missing][0]
             raise ConfigError(
-                f"The trace {self.file} is too short: round {round + 1} needs {len(ids)} numbers, and {len(missing)} "
-                f"of them are not there, first that of client {missing[0]}. Record them, run fewer rounds, or use a "
-                "distribution."
+                f"The trace {self.file} is too short: round {number} needs {(rounds == number).sum()} numbers, and "
+                f"{(missing & (rounds == number)).sum()} of them are not there, first that of client "
+                f"{ids[missing][0]}. Record them, run fewer rounds, or use a distribution."
             )
         return table.seconds[places]
 
@@ -93,9 +109,28 @@ class Trace(Distribution):
             )
 
 
-def read_trace(path: Path) -> Table:
+def content_of(path: Path) -> bytes:
+    """What the file holds."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"The trace {path} cannot be read ({error}). Name a CSV file.") from error
+
+
+def fingerprint_of(content: bytes) -> str:
+    """Sixteen hex digits."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def read_trace(path: Path, sha256: str | None = None) -> Table:
     """The table of a file; whatever is wrong with it is a ConfigError that names file and line."""
-    lines, rows = read_rows(path)
+    content = content_of(path)
+    require(
+        sha256 in (None, fingerprint_of(content)),
+        f"The trace {path} has the fingerprint {fingerprint_of(content)}, but Trace.sha256 is {sha256}: it is not the "
+        "file that was recorded. Restore it, or leave sha256 out.",
+    )
+    lines, rows = read_rows(path, content)
     rounds, clients, seconds = rows.T
     require_rows(is_count(rounds) & (rounds >= 1), path, lines, rows, "Rounds are whole numbers from 1 on")
     require_rows(is_count(clients), path, lines, rows, "Clients are whole numbers from 0 on")
@@ -108,11 +143,11 @@ def read_trace(path: Path) -> Table:
     return Table(keys[order], seconds[order])
 
 
-def read_rows(path: Path) -> tuple[list[int], NDArray[np.float64]]:
+def read_rows(path: Path, content: bytes) -> tuple[list[int], NDArray[np.float64]]:
     """Numbers of the lines that are not empty, and what they hold: (rows, 3)."""
     try:
-        header, *texts = path.read_text(encoding="utf-8-sig").splitlines() or [""]
-    except (OSError, UnicodeDecodeError) as error:
+        header, *texts = content.decode(encoding="utf-8-sig").splitlines() or [""]
+    except UnicodeDecodeError as error:
         raise ConfigError(f"The trace {path} cannot be read ({error}). Name a CSV file.") from error
     require(
         header.replace(" ", "") == _HEADER,

@@ -18,6 +18,7 @@ from fedlit.commandline.configs import given_configs
 from fedlit.commandline.parse_errors import explain, read_yaml
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, require
+from fedlit.recorded import ReadFromFile
 from fedlit.run import fingerprint, run_name
 from fedlit.settings import deciding
 from fedlit.tracking.command import wandb_run
@@ -150,8 +151,15 @@ class FitCLI(LightningCLI):
         return given or files or "_".join(class_names(config)).lower()
 
     def plain_config(self) -> dict[str, Any]:
-        """The complete, resolved config as plain data, without the options that only say where and how to write."""
+        """The complete, resolved config as plain data, without the options that only say where and how to write.
+
+        A recorded trace stands in it with a fingerprint of its file: another content is another run.
+        """
         config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, format="yaml"))
+        clock = self.config_init.trainer.clock
+        for name, part in vars(clock.latency).items() if clock is not None else ():
+            if isinstance(part, ReadFromFile):
+                config["trainer"]["clock"]["latency"][name]["init_args"] = part.known_by()
         return {name: config[name] for name in ("seed_everything", "trainer", "model", "data")}
 
 

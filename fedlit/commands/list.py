@@ -12,11 +12,13 @@ from torch import nn
 import fedlit
 from fedlit.catalogue import METRICS, SUMMARY_METRICS
 from fedlit.client import Client
+from fedlit.clock import Distribution
 from fedlit.commandline.configs import shipped_configs
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition.base import Partition
 from fedlit.errors import ConfigError, nearest
 from fedlit.experiments.sweepfile import shipped_sweeps
+from fedlit.server.cloud import Mixing
 from fedlit.server.optimizers import ServerOptimizer
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
@@ -29,6 +31,8 @@ KINDS = {
     "samplers": Sampler,
     "weights": Weighting,
     "server_optimizers": ServerOptimizer,
+    "mixings": Mixing,
+    "distributions": Distribution,
 }
 """Name of a list -> what its public classes are."""
 FILES = {"configs": shipped_configs, "sweeps": shipped_sweeps}
@@ -64,7 +68,8 @@ def entries(name: str) -> dict[str, str]:
 
 def public_classes(kind: type) -> list[type]:
     """fedlit's own classes of a kind, by name, without the kind itself; a client is no network."""
-    public = [getattr(fedlit, name) for name in sorted(fedlit.__all__)]
+    places = (fedlit, fedlit.clock)  # a distribution of fedlit.clock may have the name of something else in fedlit
+    public = dict.fromkeys(getattr(place, name) for place in places for name in sorted(place.__all__))
     own = [one for one in public if inspect.isclass(one) and issubclass(one, kind) and one is not kind]
     return [one for one in own if kind is not nn.Module or not issubclass(one, Client)]
 

@@ -51,6 +51,9 @@ class ServerCallback(Recorded, Callback):
     replaces_average: bool = False
     """Whether it puts an average of its own in the place of the pseudo-gradient, in which no discount counts."""
 
+    alone: str = ""
+    """Why what it keeps makes no sense where several servers mix their models; empty where it does."""
+
     uses_initial: bool = False
     """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""
 

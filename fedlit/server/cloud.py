@@ -11,8 +11,10 @@ for every group. In the mean form with eta_z = 1 (plain averaging) w_n cancels a
 give the server's optimiser a rate below 1.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal
 
 import numpy as np
@@ -24,17 +26,18 @@ from fedlit.recorded import Recorded
 Matrix = np.ndarray
 
 
-class Mixing(Recorded):
+class Mixing(ABC):
     """How servers that step together mix their models."""
 
+    @abstractmethod
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
         """(servers, servers), doubly stochastic: row n says what becomes of server n's model."""
-        raise NotImplementedError
 
-    def check(self, servers: int, first: int) -> None:
+    def check(self, servers: int, first: int) -> None:  # noqa: B027  # nothing to check: only matrices have a size
         """Raise ConfigError where it cannot serve so many servers, `first` of which step together."""
 
 
+@dataclass(frozen=True)
 class Complete(Mixing):
     """Everyone's mean: a_nm = 1/B."""
 
@@ -43,6 +46,7 @@ class Complete(Mixing):
         return np.full((len(servers), len(servers)), 1 / len(servers))
 
 
+@dataclass(frozen=True)
 class Ring(Mixing):
     """A third each of the two neighbours and itself, around a ring of those who step, in the order of their ids."""
 
@@ -55,7 +59,7 @@ class Ring(Mixing):
         return (one + np.roll(one, 1, axis=1) + np.roll(one, -1, axis=1)) / 3
 
 
-@dataclass
+@dataclass(frozen=True)
 class RandomPairs(Mixing):
     """A random graph, drawn anew for every event: each pair is joined with a probability (Metropolis weights).
 
@@ -80,6 +84,7 @@ class RandomPairs(Mixing):
         return np.asarray(weights + np.diag(1 - weights.sum(axis=1)))
 
 
+@dataclass(frozen=True)
 class Given(Mixing):
     """Matrices of your own, one after the other in turn; all servers must step together.
 
@@ -87,12 +92,17 @@ class Given(Mixing):
         matrices: each (servers, servers), a list of rows that sum to 1, as do the columns.
     """
 
-    def __init__(self, matrices: list[list[list[float]]]) -> None:
-        self.matrices = matrices
-        for matrix in matrices:
+    matrices: list[list[list[float]]]
+
+    def __post_init__(self) -> None:
+        require(len(self.matrices) > 0, "Given.matrices is empty. Give one matrix or more.")
+        for matrix in self.matrices:
             check_doubly_stochastic(np.array(matrix, dtype=np.float64))
-        require(len(matrices) > 0, "Given.matrices is empty. Give one matrix or more.")
-        require(connects(matrices), "Given.matrices never connect all servers, so they never agree. Add a link.")
+        require(
+            agree(self.matrices),
+            "Given.matrices never connect all servers, however often they are taken in turn, so the servers never "
+            "agree. Add a link between those that are apart; matrices that only exchange models need a diagonal.",
+        )
 
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
         """The next in turn."""
@@ -120,11 +130,13 @@ def check_doubly_stochastic(matrix: Matrix) -> None:
     )
 
 
-def connects(matrices: Sequence[Sequence[Sequence[float]]]) -> bool:
-    """Whether every server's model reaches every other in some order of these matrices."""
-    links = sum((np.array(matrix) > 0).astype(int) for matrix in matrices)
-    reach = np.linalg.matrix_power((np.asarray(links) > 0).astype(float) + np.eye(len(matrices[0])), len(matrices[0]))
-    return bool((reach > 0).all())
+def agree(matrices: Sequence[Sequence[Sequence[float]]]) -> bool:
+    """Whether servers that only mix, by these matrices in turn, all come to the mean: it alone stays as it is."""
+    sizes = sorted({len(matrix) for matrix in matrices})
+    require(len(sizes) == 1, f"Given.matrices have {sizes} rows. Give each matrix one row for each server.")
+    whole_turn = reduce(np.matmul, [np.array(matrix, dtype=np.float64) for matrix in matrices])
+    lengths = np.sort(np.abs(np.linalg.eigvals(whole_turn)))
+    return bool((lengths[:-1] < 1 - 1e-9).all())
 
 
 @dataclass(frozen=True)
@@ -144,7 +156,7 @@ class Cloud(Recorded):
     servers: int = 10
     first: int | None = None
     protocol: Literal["async", "rigorous"] = "async"
-    mixing: Mixing | None = None  # an object could not be written into a run's config.yaml
+    mixing: Mixing = Complete()
     iterations: int = 1
     assign: Literal["blocks", "random", "groups"] | list[int] = "blocks"
 
@@ -154,18 +166,18 @@ class Cloud(Recorded):
             self.first is None or 1 <= self.first <= self.servers,
             f"trainer.cloud.first is {self.first}, but there are {self.servers} servers. Give 1 to {self.servers}.",
         )
+        require(
+            self.together > 1 or self.servers == 1,
+            f"trainer.cloud.first is 1 of {self.servers} servers: each would step alone, and they would never learn of "
+            "each other. Give 2 or more.",
+        )
         require(self.iterations >= 1, f"trainer.cloud.iterations is {self.iterations}; give 1 or more.")
-        self.mixes.check(self.servers, self.together)
+        self.mixing.check(self.servers, self.together)
 
     @property
     def together(self) -> int:
         """B."""
         return self.servers if self.first is None else self.first
-
-    @property
-    def mixes(self) -> Mixing:
-        """How those that step together mix."""
-        return self.mixing or Complete()
 
     def clients_of(self, population: int, groups: Sequence[str], seed: int) -> list[np.ndarray]:
         """The ids of each server's clients, in order."""

@@ -17,7 +17,11 @@ class Sampler(Recorded):
     """Base of the samplers; a subclass chooses ids, sorted, and everyone who trains also reports."""
 
     needs_clock = False
-    """Whether it goes by simulated arrivals (`trainer.clock`)."""
+    """Whether it goes by simulated arrivals (`trainer.clock`); `select` is given them then."""
+
+    by_ids = False
+    """Whether it names clients by their ids; each of several servers counts its own clients from 0."""
+
     takes_any = True
     """Whether it can choose among a part of the clients: those who are not in flight (`trainer.buffer`)."""
 
@@ -79,6 +83,7 @@ class FixedSampler(Sampler):
     """
 
     takes_any = False
+    by_ids = True
 
     def __init__(self, clients: list[int]) -> None:
         if not clients or len(set(clients)) != len(clients) or min(clients) < 0:

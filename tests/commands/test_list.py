@@ -20,6 +20,9 @@ def test_lists_are_complete() -> None:
     assert "FedBC" in entries("algorithms")
     assert "Client" not in entries("algorithms")
     assert set(entries("networks")) == {"CharLSTM", "DigitNet", "LeNet", "MLP", "ResNet18", "ResNet20", "Softmax"}
+    assert set(entries("mixings")) == {"Complete", "Given", "RandomPairs", "Ring"}
+    assert set(entries("distributions")) == {"Constant", "Exponential", "LogNormal", "Trace", "Uniform", "Weibull"}
+    assert {"EarliestSampler", "QuotaSampler"} < set(entries("samplers"))
     assert all(hasattr(fedlit, name) for kind in KINDS for name in entries(kind))
 
 

@@ -1,0 +1,104 @@
+"""kill -9 in a cloud, at chosen moments of a round: the resumed run has the same bits, clock and servers included."""
+
+import os
+import shlex
+import signal
+from importlib import import_module
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from pyarrow import parquet
+
+from fedlit.cli import main
+from fedlit.run import read_metrics
+from tests.test_resume import FIT_SECONDS, PROCESSES, assert_same_bits, finish, outcome, rounds_saved
+
+ROUNDS = 34
+CLOUD = (
+    f"fit --config synthetic_fedbcd.yaml --trainer.rounds {ROUNDS} --trainer.eval_every 1 --trainer.checkpoint_every 2 "
+    "--data.num_clients 9 --data.size_sigma 1 --trainer.clients_per_round 2 --trainer.sampler earliest "
+    "--trainer.clock.dropout 0 --trainer.cloud.servers 3 --trainer.cloud.first 2 --trainer.cloud.iterations 2 "
+    "--trainer.engine sequential --trainer.enable_progress_bar false --wandb disabled"
+)
+"""FedBCD, K_z = 2; a checkpoint every second round, so that a kill may lose a whole round and its rows."""
+
+
+class Moment(NamedTuple):
+    """When a process kills itself: at the so-many-th call of a function, before it or when it has returned."""
+
+    module: str
+    function: str
+    call: int
+    after: bool = False
+
+
+MOMENTS = {
+    "gathering": Moment("fedlit.gathering", "Gathering.cohorts", 3),
+    "training, before it": Moment("fedlit.engines.sequential", "SequentialEngine.train", 3),
+    "training, in a step": Moment("fedlit.algorithms.fedbcd", "FedBCD.training_step", 23),
+    "mixing, the second time of a round": Moment("fedlit.federation", "Federation.mix", 6, after=True),
+    "one of two servers has stepped": Moment("fedlit.server.server", "Server.step", 9, after=True),
+    "rows are kept": Moment("fedlit.states", "ClientStates.update", 3, after=True),
+    "evaluation": Moment("fedlit.evaluate", "Evaluator.sums", 40),
+    "the row is written, the round not yet counted": Moment("fedlit.run", "RunFolder.append_metrics", 3, after=True),
+    "the round counts, no checkpoint has it": Moment("fedlit.loop", "FederatedLoop.commit", 3, after=True),
+    "servers are newer than the checkpoint": Moment("fedlit.run", "RunFolder.write_servers", 2, after=True),
+    "writing a checkpoint": Moment("fedlit.run", "_duplicate", 2),
+    "between rounds": Moment("fedlit.loop", "FederatedLoop.on_advance_start", 4),
+}
+
+
+def run_until(moment: Moment, words: str) -> None:
+    """The command line, in a process that is gone at that moment: nothing is closed, flushed or handled."""
+    *owners, name = moment.function.split(".")
+    owner: Any = import_module(moment.module)
+    for part in owners:
+        owner = getattr(owner, part)
+    function, calls = getattr(owner, name), count(1)
+
+    def deadly(*args: Any, **options: Any) -> Any:
+        is_last = next(calls) == moment.call
+        answer = None if is_last and not moment.after else function(*args, **options)
+        if is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+
+    setattr(owner, name, deadly)
+    main(shlex.split(words))
+
+
+def killed(moment: Moment, words: str) -> int | None:
+    process = PROCESSES.Process(target=run_until, args=(moment, words))
+    process.start()
+    process.join(FIT_SECONDS)
+    return process.exitcode
+
+
+def all_of(folder: Path) -> dict[str, Any]:
+    """What a run came to, with simulated time, the records of servers, and all servers' models and clocks."""
+    loop = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["loops"]["fit_loop"]
+    return outcome(folder) | {
+        "seconds": [row["time/sim_s"] for row in read_metrics(folder / "metrics.csv")],
+        "servers": parquet.read_table(folder / "servers.parquet").to_pydict(),
+        "federation": loop["federation"],
+    }
+
+
+@pytest.mark.parametrize("protocol", ["async", pytest.param("rigorous", marks=pytest.mark.slow)])
+def test_a_cloud_killed_at_twelve_moments_ends_with_the_same_bits_and_the_same_clock(
+    tmp_path: Path, protocol: str
+) -> None:
+    words = f"{CLOUD} --trainer.cloud.protocol {protocol}"
+    finish(f"{words} --run {tmp_path / 'whole'}")
+    folder, saved = tmp_path / "killed", []
+    for moment in MOMENTS.values():
+        assert killed(moment, f"{words} --run {folder} --resume") == -signal.SIGKILL, moment
+        saved.append(rounds_saved(folder) if (folder / "checkpoints" / "last.ckpt").exists() else 0)
+    assert saved == sorted(saved)
+    assert saved[-1] < ROUNDS, saved
+    assert len(set(saved)) >= 8, "the kills are spread over the run"
+    finish(f"{words} --run {folder} --resume")
+    assert_same_bits(all_of(folder), all_of(tmp_path / "whole"))
