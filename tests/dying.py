@@ -8,16 +8,16 @@ from fedlit import ServerCallback
 
 
 class Dies(ServerCallback):
-    """Ends server 1 in one of its rounds, as `kill -9` would.
+    """Ends a server in its second round, as `kill -9` would.
 
     Args:
         hook: in which hook.
-        round: in which round of the server, from 0 on.
+        server: which one.
     """
 
-    def __init__(self, hook: str, round: int = 1) -> None:
+    def __init__(self, hook: str, server: int = 1) -> None:
         self.hook = hook
-        self.round = round
+        self.dying = server
 
     def on_cohort_start(self, *given: Any) -> None:
         self._end("on_cohort_start")
@@ -29,5 +29,5 @@ class Dies(ServerCallback):
         self._end("on_server_step_end")
 
     def _end(self, hook: str) -> None:
-        if hook == self.hook and self.server.id == 1 and self.server.rounds == self.round:
+        if hook == self.hook and self.server.id == self.dying and self.server.rounds == 1:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -274,6 +274,17 @@ def test_a_step_in_which_a_server_is_lost_is_undone_and_taken_by_the_others(
     assert_same(runs["on_server_step_end"], runs["on_cohort_start"])
 
 
+def test_the_only_server_is_lost_within_its_step(call: Call, config: Callable[..., str]) -> None:
+    dies = {"class_path": "tests.dying.Dies", "init_args": {"hook": "on_server_step_end", "server": 0}}
+    words = config(callbacks=[dies], cloud=None)
+    answer = call(f"cloud {words} --clients 2 --run cloud")
+    assert answer.code == 1
+    assert "1 of 1 servers step together, and 0 are left: the run ends." in answer.err
+    assert len(measured("cloud")) == 2, "the initial model and the first round"
+    assert ended_state("cloud")["rounds"] == 1
+    assert processes() == {}
+
+
 def test_a_silent_process_is_named_when_the_time_is_up() -> None:
     plan = Plan(divide([[0], [1]], workers=2), "replay", timeout=0.1)
     with pytest.raises(ProcessError, match=r"Nothing was heard of server 1 for 0\.1 seconds"):

@@ -61,8 +61,18 @@ class CoordinatorFederation(Federation):
 
     @property
     def present(self) -> list[Server]:
-        """Those whose processes are there."""
-        return [server for server in self.servers if server.id not in self._lost]
+        """Those whose processes are there; where none is, the copies of all, which a last checkpoint holds."""
+        return [server for server in self.servers if server.id not in self._lost] or self.servers
+
+    @property
+    def left(self) -> int:
+        """How many servers are there."""
+        return len(self.servers) - len(self._lost)
+
+    @property
+    def together(self) -> int:
+        """How many must step together."""
+        return 1 if self.cloud is None else self.cloud.together
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
@@ -104,22 +114,20 @@ class CoordinatorFederation(Federation):
         return at - self._began
 
     def _check_enough(self) -> None:
-        together = 1 if self.cloud is None else self.cloud.together
-        if len(self.present) < together:
+        if self.left < self.together:
             raise ProcessError(
-                f"{next(reversed(self._lost.values()))}. {together} of {len(self.servers)} servers step together, and "
-                f"{len(self.present)} {'is' if len(self.present) == 1 else 'are'} left: the run ends. Continue it from "
-                "its last round with --resume."
+                f"{next(reversed(self._lost.values()))}. {self.together} of {len(self.servers)} servers step together, "
+                f"and {self.left} {'is' if self.left == 1 else 'are'} left: the run ends. Continue it from its last "
+                "round with --resume."
             )
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
     def begin(self, states: ClientStates) -> None:
         """Tell every server where the run begins."""
-        self._began = time.perf_counter() - self.time
+        self._began, kept = time.perf_counter() - self.time, states.state_dict()
         for server in self.servers:
             now = server.snapshot()
-            kept = states.state_dict()
             slots = [slot for slot, client in enumerate(kept["clients"]) if client in server.members]
             self.crew.send(
                 server.id,
@@ -171,9 +179,8 @@ class CoordinatorFederation(Federation):
         self.reports.pop(part.server, None)
         self._waiting.pop(part.server, None)
         self.crew.dismiss(part.server)
-        left = len(self.present)
-        if left >= (1 if self.cloud is None else self.cloud.together):
-            log.warning(f"{self._lost[part.server]}: the run goes on with {left} of {len(self.servers)} servers.")
+        if self.left >= self.together:
+            log.warning(f"{self._lost[part.server]}: the run goes on with {self.left} of {len(self.servers)} servers.")
 
 
 class CoordinatorLoop(FederatedLoop):
