@@ -237,11 +237,10 @@ class Federation:
             "cloud/waiting": waiting,
         }
 
-    def records(self, event: Event | None) -> dict[str, list[Any]]:
+    def records(self, event: Event) -> dict[str, list[Any]]:
         """One row a server, before its clock moves on: the round that it is in, or that ends with this event."""
-        now = self.time if event is None else event.time
-        due = [] if event is None else event.servers
-        finish = [self.finish(server) if server.id in self._waiting else now for server in self.present]
+        now, due = event.time, event.servers
+        finish = [self.finish(server) for server in self.present]
         return {
             "server": [server.id for server in self.present],
             "time_s": [now] * len(self.present),
@@ -250,12 +249,9 @@ class Federation:
             "finish_s": finish,
             "waited_s": [max(0.0, now - end) for end in finish],
             "distance": self.distances,
-            "clients": [self._reporting(server) for server in self.present],
+            "clients": [int(self._waiting[server.id].reports.sum()) for server in self.present],
             "stepped": [server in due for server in self.present],
         }
-
-    def _reporting(self, server: Server) -> int:
-        return int(self._waiting[server.id].reports.sum()) if server.id in self._waiting else 0
 
     def server_of(self, client: int) -> Server:
         """The server that a client belongs to."""

@@ -254,7 +254,7 @@ class FederatedLoop(_FitLoop):
     ) -> None:
         """The round counts. What can fail comes first; the rest is not interrupted, not even by a second Ctrl-C."""
         if servers and records is not None:
-            servers |= {"round": [number] * len(servers["server"]), "acc": self.server_accuracies()}
+            servers = {"round": [number] * len(servers["server"]), **servers, "acc": self.server_accuracies()}
         if self.folder is not None:
             if records is not None:
                 self.folder.append_clients(number, records)

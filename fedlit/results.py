@@ -26,7 +26,7 @@ SEEDS = ("seed_everything", "trainer.seed", "data.seed", "data.partition_hash")
 SERVERS = "servers.parquet"
 SERVER_COLUMNS = (
     *("round", "server", "time_s", "rounds", "start_s", "finish_s", "waited_s"),
-    *("acc", "distance", "clients", "stepped"),
+    *("distance", "clients", "stepped", "acc"),
 )
 """Of servers.parquet; docs/metrics.md says what they mean."""
 _SHORT = ("trainer.", "model.", "data.")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedlit.cli import main
+from tests.cloud_runs import clouds as clouds
 from tests.real_files import real as real
 
 SHIPPED = sorted(Path(fedlit.__file__).parents[1].glob("configs/*.yaml"))

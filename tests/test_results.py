@@ -9,7 +9,7 @@ from pyarrow import parquet
 
 from fedlit.errors import RunError
 from fedlit.results import SEEDS, SERVER_COLUMNS, find_runs, group_runs, mixed, read_run, read_servers
-from tests.clocked import with_clock
+from tests.cloud_runs import EVENTS
 from tests.report.folders import one_group, seeds, write_run
 
 
@@ -178,22 +178,24 @@ def test_a_folder_without_runs_is_an_error(tmp_path: Path) -> None:
         read_run(tmp_path)
 
 
-def test_server_records_are_read_by_round_and_server(tmp_path: Path) -> None:
-    run = read_run(with_clock(write_run(tmp_path, {"global/acc": [0.2, 0.4]}), servers=3))
-    assert run.servers["round"].to_pylist() == [1, 1, 1, 2, 2, 2]
-    assert run.servers["server"].to_pylist() == [0, 1, 2, 0, 1, 2]
+def test_server_records_are_read_by_round_and_server(clouds: Path) -> None:
+    run = read_run(clouds / "fedprox-0")
+    places = zip(run.servers["round"].to_pylist(), run.servers["server"].to_pylist(), strict=True)
+    assert list(places) == [(event, server) for event in range(1, EVENTS + 1) for server in range(4)]
     assert tuple(run.servers.column_names) == SERVER_COLUMNS
     assert run.final("time/sim_s") == run.servers["time_s"].to_pylist()[-1]
 
 
-def test_a_run_without_servers_or_with_damaged_ones_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_a_run_without_servers_or_with_damaged_ones_is_an_error_that_says_what_to_do(
+    tmp_path: Path, clouds: Path
+) -> None:
     path = write_run(tmp_path, {"x": [1]})
     with pytest.raises(RunError, match="holds no server records"):
         read_servers(path)
     (path / "servers.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(RunError, match=r"servers\.parquet cannot be read"):
         read_servers(path)
-    table = read_servers(with_clock(path)).drop_columns(["acc"])
+    table = read_servers(clouds / "fedavg-0").drop_columns(["acc"])
     parquet.write_table(table, path / "servers.parquet")
     with pytest.raises(RunError, match=r"servers\.parquet has no column acc"):
         read_servers(path)

@@ -94,7 +94,7 @@ class CoordinatorFederation(Federation):
             heard = self.reports.get(server.id)
             self._waiting[server.id].lasts = math.inf if heard is None else self._now(heard.at) - server.started
 
-    def records(self, event: Event | None) -> dict[str, list[Any]]:
+    def records(self, event: Event) -> dict[str, list[Any]]:
         """As ever; who is still at work ends no earlier than now."""
         rows = super().records(event)
         rows["finish_s"] = [

@@ -11,6 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from fedlit import FedAvg, FedBC
+from fedlit.catalogue import CLOCK
 from fedlit.report.figures import draw, draw_figures
 from fedlit.report.figures.look import look
 from fedlit.report.figures.servers import (
@@ -26,11 +27,9 @@ from fedlit.report.figures.servers import (
     timelines_figure,
 )
 from fedlit.results import Run, find_runs, group_runs, read_run
-from tests.clocked import with_clock
+from tests.cloud_runs import run_in_a_cloud
 from tests.problems import run, tiny_net
 from tests.report.folders import one_group, write_run
-
-OF_CLOUDS = ("accuracy_by_time", "consensus", "consensus_by_time", "server_accuracy", "timeline")
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +139,8 @@ def test_bars_of_a_timeline_are_its_spans_and_dots_its_steps() -> None:
 
 
 def test_a_hundred_servers_stay_a_page_and_the_caption_says_so(tmp_path: Path) -> None:
-    path = with_clock(write_run(tmp_path / "run", {"global/acc": [0.1, 0.2, 0.3]}), servers=100, first=40)
+    client = FedAvg(tiny_net(), batch_size=4)
+    path = run_in_a_cloud(client, tmp_path / "run", servers=100, first=40, clients=100, rounds=3)
     figures = {one.name: one for one in draw_figures(group_runs([read_run(path)]), tmp_path / "figures")}
     assert f"The first {MOST_SERVERS} servers of each are shown." in figures["timeline"].caption
     shown = timeline_of(read_run(path))
@@ -159,16 +159,19 @@ def test_runs_that_were_evaluated_rarely_are_named_or_have_no_timeline(tmp_path:
     assert [one.name for one in draw_figures(group_runs([rare]), tmp_path / "alone")] == ["accuracy"]
 
 
-def test_real_runs_with_servers_have_all_figures_of_clouds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in (0, 1):
-        for client, first in ((FedAvg(tiny_net(), batch_size=4), 4), (FedBC(tiny_net(), batch_size=4), 2)):
-            folder = tmp_path / "runs" / f"{type(client).__name__}-{seed}"
-            run(client, rounds=4, seed=seed, run=str(folder))
-            with_clock(folder, first=first, seed=seed)
-    run(FedBC(tiny_net(), lr=0.7, batch_size=4), rounds=4, run=str(tmp_path / "runs" / "flat"))
-    monkeypatch.setattr(draw, "PLANS", {name: draw.PLANS[name] for name in OF_CLOUDS})  # the others take their time
-    figures = draw_figures(group_runs(find_runs([tmp_path / "runs"])), tmp_path / "figures")
+def test_real_runs_with_servers_have_all_figures_of_clouds(
+    tmp_path: Path, clouds: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(FedBC(tiny_net(), batch_size=4), rounds=4, run=str(tmp_path / "flat"))
+    of_clouds = {name: plan for name, plan in draw.PLANS.items() if is_of_clouds(plan)}
+    monkeypatch.setattr(draw, "PLANS", of_clouds)  # the others take their time
+    figures = draw_figures(group_runs(find_runs([clouds, tmp_path / "flat"])), tmp_path / "figures")
     by_name = {figure.name: figure.caption for figure in figures}
-    assert tuple(by_name) == OF_CLOUDS
-    assert by_name["server_accuracy"].endswith("Without servers.acc, and so not shown: FedBC lr=0.7.")
+    assert list(by_name) == list(of_clouds)
+    assert by_name["server_accuracy"].endswith("Without servers.acc, and so not shown: FedBC.")
     assert "Each end of the band is a mean over 2 seeds." in by_name["server_accuracy"]
+
+
+def is_of_clouds(plan: draw.Plan) -> bool:
+    """Whether it needs a clock or several servers."""
+    return any(need == CLOCK or need.startswith(("cloud/", "servers.")) for need in plan.needs)
