@@ -19,10 +19,10 @@ import yaml
 from pyarrow import parquet
 
 from fedlit.cli import main
+from fedlit.cloud_processes.crew import Crew
+from fedlit.cloud_processes.plan import Plan, divide
+from fedlit.cloud_processes.wire import pack, unpack
 from fedlit.errors import ProcessError
-from fedlit.processes.crew import Crew
-from fedlit.processes.plan import Plan, divide
-from fedlit.processes.wire import pack, unpack
 from fedlit.run import read_metrics
 from tests.conftest import Call
 

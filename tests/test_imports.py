@@ -43,7 +43,7 @@ LEVELS = {
     "fedlit": 8,
     **dict.fromkeys(("bench", "conformance", "report", "dashboard", "tracking"), 9),
     "commandline": 10,
-    **dict.fromkeys(("experiments", "processes"), 11),
+    **dict.fromkeys(("experiments", "cloud_processes"), 11),
     "commands": 12,
     "cli": 13,
 }

@@ -2,13 +2,13 @@
 
 from functools import partial
 
+from fedlit.cloud_processes.coordinator import CoordinatorLoop
+from fedlit.cloud_processes.crew import Crew
+from fedlit.cloud_processes.plan import Plan, check_counts, check_options, divide, members_of
 from fedlit.commandline.cloud_cli import CloudCLI
 from fedlit.commandline.configs import resolve_configs
 from fedlit.commands.fit import conclude, logged_to
 from fedlit.errors import require
-from fedlit.processes.coordinator import CoordinatorLoop
-from fedlit.processes.crew import Crew
-from fedlit.processes.plan import Plan, check_counts, check_options, divide, members_of
 from fedlit.run import RunFolder
 from fedlit.tracking.command import tracked
 from fedlit.trainer import quiet_lightning

@@ -16,17 +16,17 @@ import torch
 from pytorch_lightning import Trainer
 
 from fedlit.clock import Clock, Constant, Latency
+from fedlit.cloud_processes.base import ONE_BY_ONE
+from fedlit.cloud_processes.crew import Crew, Heard
+from fedlit.cloud_processes.latencies import Latencies
+from fedlit.cloud_processes.plan import Part
+from fedlit.cloud_processes.wire import Message
 from fedlit.cohort import Cohort
 from fedlit.errors import ProcessError
 from fedlit.federation import Event, Federation
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
-from fedlit.processes.base import ONE_BY_ONE
-from fedlit.processes.crew import Crew, Heard
-from fedlit.processes.latencies import Latencies
-from fedlit.processes.plan import Part
-from fedlit.processes.wire import Message
 from fedlit.server.server import Server, Snapshot
 from fedlit.states import ClientStates
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from fedlit.clock import Clock
+from fedlit.cloud_processes.base import PartLoop
+from fedlit.cloud_processes.client import request_of
+from fedlit.cloud_processes.plan import COORDINATOR, Part
+from fedlit.cloud_processes.wire import Message, Wire
 from fedlit.cohort import Cohort
 from fedlit.federation import Event, Federation
 from fedlit.params import clone
-from fedlit.processes.base import PartLoop
-from fedlit.processes.client import request_of
-from fedlit.processes.plan import COORDINATOR, Part
-from fedlit.processes.wire import Message, Wire
 from fedlit.server.cloud import Cloud
 from fedlit.server.server import Server, Snapshot
 from fedlit.training import Training

@@ -4,9 +4,9 @@ import time
 
 from torch import Tensor
 
+from fedlit.cloud_processes.base import PartLoop
+from fedlit.cloud_processes.wire import Message
 from fedlit.cohort import Cohort
-from fedlit.processes.base import PartLoop
-from fedlit.processes.wire import Message
 
 
 class ClientLoop(PartLoop):

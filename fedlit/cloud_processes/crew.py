@@ -12,14 +12,14 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from fedlit import errors
+from fedlit.cloud_processes.part import run_part
+from fedlit.cloud_processes.plan import COORDINATOR, Part, Plan
+from fedlit.cloud_processes.wire import ConnectionLostError, Message, Wire, open_store
 from fedlit.errors import DivergedError, FedlitError, ProcessError
-from fedlit.processes.part import run_part
-from fedlit.processes.plan import COORDINATOR, Part, Plan
-from fedlit.processes.wire import ConnectionLostError, Message, Wire, open_store
 
 log = logging.getLogger("fedlit")
 
-_PRELOADED = ["fedlit.processes.part"]
+_PRELOADED = ["fedlit.cloud_processes.part"]
 """What every process needs, imported once: a process is a fork of that, which takes milliseconds instead of seconds."""
 _POLL_S = 0.05
 

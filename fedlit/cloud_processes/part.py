@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
+from fedlit.cloud_processes.client import ClientLoop
+from fedlit.cloud_processes.plan import COORDINATOR, Part, Plan
+from fedlit.cloud_processes.server import ServerLoop
+from fedlit.cloud_processes.wire import ConnectionLostError, Wire, join_store
 from fedlit.commandline.cloud_cli import PartCLI
 from fedlit.errors import DivergedError, FedlitError
-from fedlit.processes.client import ClientLoop
-from fedlit.processes.plan import COORDINATOR, Part, Plan
-from fedlit.processes.server import ServerLoop
-from fedlit.processes.wire import ConnectionLostError, Wire, join_store
 from fedlit.trainer import quiet_lightning
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from pytorch_lightning import Trainer
 
+from fedlit.cloud_processes.plan import Part, Plan
+from fedlit.cloud_processes.wire import Wire
 from fedlit.cohort import Cohort
 from fedlit.engines.choose import Request
 from fedlit.gathering import RoundOptions
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
-from fedlit.processes.plan import Part, Plan
-from fedlit.processes.wire import Wire
 
 ONE_BY_ONE = Request(engine="sequential")
 """Processes train their clients one after the other: what runs at once are the processes."""
