@@ -151,6 +151,24 @@ class Cohort:
             view.params, view.buffers = self.params, self.buffers
         return view
 
+    def part(self, rows: Sequence[int]) -> "Cohort":
+        """Some of the clients, as a cohort of their own: what happens to it does not touch this one."""
+        index = torch.tensor(rows)
+        part = replace(
+            self,
+            clients=[self.clients[k] for k in rows],
+            keys=[self.keys[k] for k in rows] if self.keys else [],
+            reports=self.reports[index],
+            sizes=self.sizes[index],
+            steps=self.steps[index],
+        )
+        for name in ("received", "received_buffers", "state", "sent", "memory"):
+            setattr(part, name, _part(getattr(self, name), index))
+        part.trained = self.trained[index]
+        if "params" in vars(self):
+            part.params, part.buffers = _part(self.params, index), _part(self.buffers, index)
+        return part
+
     @classmethod
     def join(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
         """The clients of several servers as one cohort, to be trained at once; a single one is itself."""
@@ -230,6 +248,11 @@ class Cohort:
 def stacked(parts: Sequence[Params]) -> Params:
     """Stacked rows of several servers' clients, one below the other."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+
+def _part(rows: Params, index: Tensor) -> Params:
+    """These of the stacked rows; what is the same for all stays a view."""
+    return {name: value[: len(index)] if value.stride(0) == 0 else value[index] for name, value in rows.items()}
 
 
 def _put_back(rows: Params, which: Tensor, values: Params) -> Params:

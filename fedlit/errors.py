@@ -5,6 +5,7 @@ FedlitError
 ├── DataError       a data set is missing, damaged or cannot be split as asked   exit code 2
 ├── RunError        a run folder cannot be created, read or written              exit code 2
 │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
+├── RankError       a process of the run was killed, hangs or did not come       exit code 1
 └── DivergedError   training left the finite numbers                             exit code 1
 """
 
@@ -33,6 +34,12 @@ class RunError(FedlitError):
 
 class ResumeError(RunError):
     """A run cannot be continued from what its folder holds."""
+
+
+class RankError(FedlitError):
+    """One of the processes of a run was killed, hangs, or did not come."""
+
+    exit_code = 1
 
 
 class DivergedError(FedlitError):

@@ -1,5 +1,6 @@
 """The beginning of a round: who takes part, what they receive, what they kept."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
+from fedlit.ranks import Profile
 from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Sampler
 from fedlit.server.server import Server
@@ -43,6 +45,7 @@ class Gathering:
         client: the algorithm.
         population: the clients and their samples.
         options: who is drawn, and how many.
+        profile: times what is done under a name.
     """
 
     def __init__(
@@ -50,16 +53,19 @@ class Gathering:
         client: Client,
         population: FederatedDataModule | Pooled,
         options: RoundOptions,
+        profile: Profile = nullcontext,
     ) -> None:
         self.client = client
         self.population = population
         self.options = options
+        self.profile = profile
         self._stream = Stream()
 
     def cohort(self, server: Server) -> Cohort:
         """Who trains for a server in its next round, what they received, what they kept, and how long they take."""
         client, round = self.client, server.rounds
-        selection = self.select(server)
+        with self.profile("sample"):
+            selection = self.select(server)
         chosen, reporting = selection.train, set(selection.report)
         received, buffers = self.received(server, chosen)
         sizes = self.population.sizes[chosen]

@@ -22,6 +22,7 @@ LEVELS = {
             "lock",
             "places",
             "params",
+            "ranks",
             "local",
             "states",
             "strict_yaml",
@@ -35,7 +36,9 @@ LEVELS = {
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "clock", "data", "models", "metrics", "run"), 3),
     **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4),
-    **dict.fromkeys(("federation", "gathering", "initial", "measuring", "stopping", "training", "users"), 4),
+    **dict.fromkeys(
+        ("federation", "gathering", "initial", "measuring", "processes", "stopping", "training", "users"), 4
+    ),
     "loop": 5,
     "checkpoint": 6,
     "trainer": 7,

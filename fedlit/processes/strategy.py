@@ -1,0 +1,235 @@
+"""How a run gets its processes: Lightning's launchers, environments and arguments, without what training by gradients
+needs. The only file that touches protected names of Lightning's launchers (`tests/test_processes.py` lists them).
+"""
+
+import atexit
+import os
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Listener
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning import Trainer
+from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch does not list them
+
+from fedlit.errors import ConfigError, RankError, require
+from fedlit.processes.group import RankGroup
+from fedlit.processes.hub import Hub, Link, Member
+
+START_S = 600.0
+"""How long ranks wait for each other at the start: machines of a cluster do not start at the same moment."""
+STRATEGIES = ("auto", "ddp")
+_SHARDING = ("fsdp", "deepspeed", "model_parallel", "xla_fsdp")
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""A variable that torchrun sets for the processes it starts."""
+
+
+def find_strategy(
+    accelerator: str, devices: int, num_nodes: int, strategy: object, rank_timeout: float
+) -> "FederatedStrategy | str":
+    """What Lightning's trainer is given as its strategy: its own for one process, fedlit's for several."""
+    require(rank_timeout > 0, f"trainer.rank_timeout is {rank_timeout}; give seconds above 0.")
+    check_accelerator(accelerator, devices)
+    require(devices >= 1, f"trainer.devices is {devices}; give 1 or more: so many processes on each machine.")
+    require(num_nodes >= 1, f"trainer.num_nodes is {num_nodes}; give 1 or more: so many machines.")
+    check_strategy(strategy)
+    check_started(devices, num_nodes)
+    return "auto" if devices * num_nodes == 1 else FederatedStrategy(rank_timeout)
+
+
+def check_accelerator(accelerator: str, devices: int) -> None:
+    """Clients train on processors so far."""
+    if accelerator in ("auto", "cpu"):
+        return
+    asked = f"trainer.accelerator is {accelerator} and trainer.devices is {devices}"
+    if accelerator in ("gpu", "cuda"):
+        there = torch.cuda.device_count()
+        has = f"has {there} GPU{'s' * (there != 1)}" if there else "has no GPU"
+        raise ConfigError(
+            f"{asked}, but this machine {has}, and clients train on the processor so far. Leave "
+            "trainer.accelerator out."
+        )
+    raise ConfigError(f"{asked}, but clients train on the processor. Leave trainer.accelerator out.")
+
+
+def check_strategy(strategy: object) -> None:
+    """Only processes that each hold the whole model; which of them trains which client is fedlit's."""
+    if not isinstance(strategy, str):
+        raise ConfigError(
+            f"trainer.strategy is a {type(strategy).__name__}, but fedlit makes its own: it divides clients and not "
+            "batches. Give the name 'ddp', or leave it out."
+        )
+    name = strategy.lower()
+    if name.startswith(_SHARDING):
+        raise ConfigError(
+            f"trainer.strategy is {strategy}, which spreads one model's parameters over processes. In a federated run "
+            "every client has a whole model, and a process trains whole clients. Give 'ddp', which divides the clients."
+        )
+    require(
+        name in STRATEGIES,
+        f"trainer.strategy is {strategy}; give ddp, or leave it out. Every process holds the whole model and trains "
+        "its part of the clients.",
+    )
+
+
+def check_started(devices: int, num_nodes: int) -> None:
+    """torchrun has started its processes already: their number must be the one that is asked for."""
+    started = int(os.environ.get("WORLD_SIZE", "1")) if TORCHRUN in os.environ else None
+    if started is not None and started != devices * num_nodes:
+        raise ConfigError(
+            f"torchrun started {started} processes, but trainer.devices × trainer.num_nodes is {devices} × "
+            f"{num_nodes}. Give as trainer.devices what torchrun has as --nproc-per-node, and as "
+            "trainer.num_nodes what it has as --nnodes."
+        )
+
+
+class FederatedStrategy(DDPStrategy):
+    """Lightning's DDP without its wrapper around the model: ranks exchange clients' rows, not gradients.
+
+    Args:
+        rank_timeout: seconds without a sign of progress after which a rank is given up.
+    """
+
+    def __init__(self, rank_timeout: float) -> None:
+        patience = timedelta(seconds=max(rank_timeout, 60.0))
+        super().__init__(process_group_backend="gloo", timeout=patience)
+        self.rank_timeout = rank_timeout
+        self.patience = patience
+        self.ranks: RankGroup | None = None
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def join(self) -> RankGroup:
+        """Meet the other ranks; a second run of the same processes meets anew."""
+        self.setup_environment()
+        assert isinstance(self._launcher, RankLauncher)
+        self.ranks = joined(self)
+        return self.ranks
+
+    def setup_distributed(self) -> None:
+        """A process group whose members are known to be there."""
+        self.set_world_ranks()
+        if not dist.is_initialized():
+            store = rendezvous(self)
+            dist.init_process_group(
+                "gloo", store=store, rank=self.global_rank, world_size=self.world_size, timeout=self.patience
+            )
+
+    def configure_ddp(self) -> None:
+        """Nothing: there are no gradients to reduce."""
+
+    def barrier(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """A meeting; not for a checkpoint, which the first rank writes while the others go on."""
+        if self.ranks is not None and name != "Trainer.save_checkpoint":
+            self.ranks.words(None)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What rank `src` gives."""
+        return obj if self.ranks is None else self.ranks.words(obj if self.global_rank == src else None)[src]
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Over all ranks, once all are there."""
+        if self.ranks is not None and isinstance(tensor, Tensor):
+            self.ranks.words(None)
+        return super().reduce(tensor, group, reduce_op)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """The first rank reads and sends: machines need not share a folder."""
+        assert self.ranks is not None
+        found = super().load_checkpoint(checkpoint_path, weights_only) if self.global_rank == 0 else None
+        content: dict[str, Any] = self.ranks.sent(found)
+        return content
+
+
+class RankLauncher(_SubprocessScriptLauncher):
+    """Lightning's: the same command once more for each further rank of this machine. Without its observer, which kills
+    everything without a word when a process ends; here the others are told, and end by themselves.
+    """
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
+        """Start the processes where nobody did yet, and call the function."""
+        if not self.cluster_environment.creates_processes_externally:
+            self._call_children_scripts()
+            atexit.register(self.end_children)
+        return function(*args, **kwargs)
+
+    def check_children(self) -> None:
+        """Raise where a rank has ended before it came."""
+        for rank, child in enumerate(self.procs, start=1):
+            if child.poll() is not None:
+                raise RankError(
+                    f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
+                    "the run began. What it said stands above."
+                )
+
+    def end_children(self) -> None:
+        """At the end of this process no other one stays behind."""
+        deadline = time.monotonic() + 10.0
+        for child in self.procs:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.1, deadline - time.monotonic()))
+        for child in self.procs:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+def rendezvous(strategy: FederatedStrategy) -> PrefixStore:
+    """The store through which the process group is formed, once every rank is there."""
+    environment, rank = strategy.cluster_environment, strategy.global_rank
+    assert environment is not None
+    assert isinstance(strategy.launcher, RankLauncher)
+    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
+    store = TCPStore(
+        environment.main_address,
+        environment.main_port,
+        is_master=rank == 0 and not served,
+        timeout=timedelta(seconds=START_S),
+        wait_for_workers=False,
+    )
+    store.set(f"fedlit/{rank}", "here")
+    missing = {f"fedlit/{other}": other for other in range(strategy.world_size)}
+    began = time.monotonic()
+    while missing:
+        missing = {key: other for key, other in missing.items() if not store.check([key])}
+        strategy.launcher.check_children()
+        if missing and time.monotonic() - began > START_S:
+            raise RankError(
+                f"Rank {min(missing.values())} has not come within {START_S:.0f} s ({len(missing)} of "
+                f"{strategy.world_size} are missing). Start every rank with the same command, and let them reach "
+                f"{environment.main_address}, port {environment.main_port}."
+            )
+        time.sleep(0.05 if missing else 0.0)
+    return PrefixStore("group", store)
+
+
+def joined(strategy: FederatedStrategy) -> RankGroup:
+    """The ranks of a run, linked to the hub of the first."""
+    rank, host = strategy.global_rank, socket.gethostname()
+    told: list[Any] = [None] * strategy.world_size
+    dist.all_gather_object(told, Member(rank, os.getpid(), host))
+    assert strategy.cluster_environment is not None
+    hub, invitation = None, list[Any]([None])
+    if rank == 0:
+        key = secrets.token_bytes(16)
+        listener = Listener(("", 0), backlog=len(told), authkey=key)
+        hub = Hub(listener, told, strategy.rank_timeout)
+        hub.start()
+        invitation = [((strategy.cluster_environment.main_address, listener.address[1]), key)]
+    dist.broadcast_object_list(invitation, 0)
+    address, key = invitation[0]
+    link = Link(address, key, told, rank, strategy.rank_timeout)
+    link.start()
+    return RankGroup(link, hub, strategy.num_processes)
