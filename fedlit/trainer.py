@@ -184,6 +184,7 @@ class FederatedTrainer(Recorded, Trainer):
         self.server_optimizer = find_server_optimizer(server_optimizer)
         self.config: dict[str, Any] | None = None
         self._algorithms_callbacks: list[ServerCallback] = []
+        self._adopted: dict[str, Any] | None = None
         request = Request(engine=engine, lanes=lanes, workers=workers, compiled=compiled)
         options = RoundOptions(
             clients_per_round=clients_per_round,
@@ -215,6 +216,7 @@ class FederatedTrainer(Recorded, Trainer):
             self._fit(client, data, ckpt_path)
             return
         assert self.strategy.launcher is not None
+        self.strategy.connect(client)
         self.strategy.launcher.launch(self._fit_with_others, client, data, ckpt_path, trainer=self)
 
     def _fit_with_others(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
@@ -280,6 +282,8 @@ class FederatedTrainer(Recorded, Trainer):
     @property
     def summary(self) -> dict[str, Any]:
         """Final and best values, the engine, versions: what summary.json holds."""
+        if self._adopted is not None:
+            return self._adopted
         if self.lightning_module is None:
             raise ConfigError("trainer.summary is empty before fit. Call trainer.fit(client, datamodule=…) first.")
         loop = self.loop
@@ -299,6 +303,17 @@ class FederatedTrainer(Recorded, Trainer):
             "versions": versions(),
             "git_commit": git_commit(),
         }
+
+    def results(self) -> dict[str, Any]:
+        """What a process that only waited for the ranks is to know of the run, as plain data."""
+        return {"summary": self.summary, "history": self.loop.history.state_dict(), "interrupted": self.interrupted}
+
+    def adopt(self, results: dict[str, Any]) -> None:
+        """The inverse."""
+        self._adopted = results["summary"]
+        self.loop.history.load_state_dict(results["history"])
+        self.loop.rounds_done = self._adopted["rounds"]
+        self.loop.stopping.asked = results["interrupted"]
 
     def save_checkpoint(
         self, filepath: str | Path, weights_only: bool | None = None, storage_options: Any | None = None

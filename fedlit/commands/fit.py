@@ -24,13 +24,15 @@ def fit(arguments: list[str]) -> int:
     assert isinstance(folder, RunFolder)
     with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
         trainer.fit(cli.model, datamodule=cli.datamodule)
+    code = 130 if trainer.interrupted else 0
+    if not trainer.is_global_zero:
+        return code
     console = Console()
     console.print(result_table(trainer.summary))
     console.print(f"run folder: {folder.path}", soft_wrap=True, highlight=False)
     if trainer.interrupted:
         print("fedlit: interrupted; continue with the same command and --resume.", file=sys.stderr)
-        return 130
-    return 0
+    return code
 
 
 @contextmanager

@@ -11,11 +11,18 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from fedlit.errors import RankError
 from fedlit.params import Params
 from fedlit.processes.hub import KNOWN_S, Hub, Link
 from fedlit.ranks import Ranks, divide
 
 T = TypeVar("T")
+_latest: "RankGroup | None" = None
+
+
+def another_tells() -> bool:
+    """Whether an error is told to the user by another process of the run."""
+    return _latest is not None and not _latest.is_first and not _latest.first_is_lost
 
 
 class RankGroup(Ranks):
@@ -29,6 +36,8 @@ class RankGroup(Ranks):
 
     def __init__(self, link: Link, hub: Hub | None, here: int) -> None:
         super().__init__()
+        global _latest
+        _latest = self
         self.link, self.hub = link, hub
         self.rank, self.size, self.here = link.rank, len(link.members), here
 
@@ -133,7 +142,7 @@ class RankGroup(Ranks):
     @property
     def first_is_lost(self) -> bool:
         """Whether the rank that talks to the user cannot."""
-        return self.link.ended is not None and self.link.ended[0] == 0
+        return self.link.ended is not None and self.link.ended[0] == 0 and isinstance(self.link.ended[1], RankError)
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ class Link(threading.Thread):
         """Say goodbye, and why; the others get the error too."""
         self._left = True
         if error is not None and self.ended is None:
-            self._send("ended", portable(error, self.members[self.rank]))
+            self._send("ended", portable(error, f"{self.members[self.rank]} raised it."))
         self._send("bye", None)
         self.join(KNOWN_S)
 
@@ -256,7 +256,7 @@ def silent(member: Member, timeout: float) -> str:
     )
 
 
-def portable(error: BaseException, member: Member) -> BaseException:
+def portable(error: BaseException, where: str = "Another process raised it.") -> BaseException:
     """The error as another process can raise it, with the place where it came from."""
     told = "".join(traceback.format_exception(error))
     try:
@@ -264,5 +264,5 @@ def portable(error: BaseException, member: Member) -> BaseException:
     except Exception:  # any class may refuse to be pickled, each in its own way
         copy = FedlitError(f"{type(error).__name__}: {error}")
     if not isinstance(error, FedlitError):
-        copy.add_note(f"{member} raised it:\n{told}")
+        copy.add_note(f"{where}\n{told}")
     return copy

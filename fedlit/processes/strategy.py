@@ -7,10 +7,12 @@ import os
 import secrets
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Listener
 from typing import Any
 
@@ -18,17 +20,18 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
-from pytorch_lightning.strategies.launchers import _SubprocessScriptLauncher
+from pytorch_lightning.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch does not list them
 
 from fedlit.errors import ConfigError, RankError, require
 from fedlit.processes.group import RankGroup
-from fedlit.processes.hub import Hub, Link, Member
+from fedlit.processes.hub import Hub, Link, Member, portable
 
 START_S = 600.0
 """How long ranks wait for each other at the start: machines of a cluster do not start at the same moment."""
-STRATEGIES = ("auto", "ddp")
+FORKING = ("ddp_notebook", "ddp_fork")
+STRATEGIES = ("auto", "ddp", *FORKING)
 _SHARDING = ("fsdp", "deepspeed", "model_parallel", "xla_fsdp")
 TORCHRUN = "TORCHELASTIC_RUN_ID"
 """A variable that torchrun sets for the processes it starts."""
@@ -44,7 +47,8 @@ def find_strategy(
     require(num_nodes >= 1, f"trainer.num_nodes is {num_nodes}; give 1 or more: so many machines.")
     check_strategy(strategy)
     check_started(devices, num_nodes)
-    return "auto" if devices * num_nodes == 1 else FederatedStrategy(rank_timeout)
+    forks = strategy in FORKING or (strategy == "auto" and hasattr(sys, "ps1"))  # ps1: a notebook has no command
+    return "auto" if devices * num_nodes == 1 else FederatedStrategy(rank_timeout, forks=forks)
 
 
 def check_accelerator(accelerator: str, devices: int) -> None:
@@ -98,33 +102,43 @@ class FederatedStrategy(DDPStrategy):
 
     Args:
         rank_timeout: seconds without a sign of progress after which a rank is given up.
+        forks: whether further processes are copies of this one, instead of the same command once more.
     """
 
-    def __init__(self, rank_timeout: float) -> None:
+    def __init__(self, rank_timeout: float, *, forks: bool = False) -> None:
         patience = timedelta(seconds=max(rank_timeout, 60.0))
         super().__init__(process_group_backend="gloo", timeout=patience)
-        self.rank_timeout = rank_timeout
+        self.rank_timeout, self.forks = rank_timeout, forks
         self.patience = patience
         self.ranks: RankGroup | None = None
 
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
-        self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+        if self.forks:
+            self._launcher = RankForker(self)
+        else:
+            self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def join(self) -> RankGroup:
         """Meet the other ranks; a second run of the same processes meets anew."""
+        self.ranks = None
         self.setup_environment()
-        assert isinstance(self._launcher, RankLauncher)
         self.ranks = joined(self)
         return self.ranks
 
     def setup_distributed(self) -> None:
         """A process group whose members are known to be there."""
         self.set_world_ranks()
+        if self.ranks is not None:
+            return
+        store = ENTRANCE.wait(self)
         if not dist.is_initialized():
-            store = rendezvous(self)
             dist.init_process_group(
-                "gloo", store=store, rank=self.global_rank, world_size=self.world_size, timeout=self.patience
+                "gloo",
+                store=PrefixStore("group", store),
+                rank=self.global_rank,
+                world_size=self.world_size,
+                timeout=self.patience,
             )
 
     def configure_ddp(self) -> None:
@@ -186,33 +200,83 @@ class RankLauncher(_SubprocessScriptLauncher):
                 child.wait()
 
 
-def rendezvous(strategy: FederatedStrategy) -> PrefixStore:
-    """The store through which the process group is formed, once every rank is there."""
-    environment, rank = strategy.cluster_environment, strategy.global_rank
-    assert environment is not None
-    assert isinstance(strategy.launcher, RankLauncher)
-    served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun
-    store = TCPStore(
-        environment.main_address,
-        environment.main_port,
-        is_master=rank == 0 and not served,
-        timeout=timedelta(seconds=START_S),
-        wait_for_workers=False,
-    )
-    store.set(f"fedlit/{rank}", "here")
-    missing = {f"fedlit/{other}": other for other in range(strategy.world_size)}
-    began = time.monotonic()
-    while missing:
-        missing = {key: other for key, other in missing.items() if not store.check([key])}
-        strategy.launcher.check_children()
-        if missing and time.monotonic() - began > START_S:
-            raise RankError(
-                f"Rank {min(missing.values())} has not come within {START_S:.0f} s ({len(missing)} of "
-                f"{strategy.world_size} are missing). Start every rank with the same command, and let them reach "
-                f"{environment.main_address}, port {environment.main_port}."
-            )
-        time.sleep(0.05 if missing else 0.0)
-    return PrefixStore("group", store)
+class RankForker(_MultiProcessingLauncher):
+    """Lightning's for notebooks: every rank is a copy of this process, which waits for them and takes their results."""
+
+    def __init__(self, strategy: FederatedStrategy) -> None:
+        super().__init__(strategy, start_method="fork")
+        self._main = os.getpid()
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
+        """Make the copies and call the function in each; in a copy, only call it."""
+        if os.getpid() != self._main:
+            return function(*args, **kwargs)
+        outcome = super().launch(partial(outcome_of, function), *args, trainer=trainer, **kwargs)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
+        """What the waiting process is to know of the run."""
+        own = trainer.results() if trainer.state.finished else None  # type: ignore[attr-defined]  # FederatedTrainer's
+        return super().get_extra_results(trainer) | {"fedlit": own}
+
+    def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
+        """There it is."""
+        super().update_main_process_results(trainer, extra)
+        if extra["fedlit"] is not None:
+            trainer.adopt(extra["fedlit"])  # type: ignore[attr-defined]  # FederatedTrainer's
+
+
+def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns or raises: an error of a copy is raised in the process that waits."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return portable(error)
+
+
+class Entrance:
+    """Where the ranks of this process's runs wait for each other: torch's store, which stays for later runs."""
+
+    def __init__(self) -> None:
+        self.store: PrefixStore | None = None
+        self.runs = 0
+
+    def open(self, strategy: FederatedStrategy) -> PrefixStore:
+        """The store, served by the first rank, or by torchrun."""
+        environment = strategy.cluster_environment
+        assert environment is not None
+        served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        store = TCPStore(
+            environment.main_address,
+            environment.main_port,
+            is_master=strategy.global_rank == 0 and not served,
+            timeout=timedelta(seconds=START_S),
+            wait_for_workers=False,
+        )
+        self.store = PrefixStore("fedlit", store)
+        return self.store
+
+    def wait(self, strategy: FederatedStrategy) -> PrefixStore:
+        """Until every rank has come to this run."""
+        store = self.store or self.open(strategy)
+        self.runs += 1
+        store.set(f"{self.runs}/{strategy.global_rank}", "here")
+        missing, began = list(range(strategy.world_size)), time.monotonic()
+        while missing := [rank for rank in missing if not store.check([f"{self.runs}/{rank}"])]:
+            if isinstance(strategy.launcher, RankLauncher):
+                strategy.launcher.check_children()
+            if time.monotonic() - began > START_S:
+                raise RankError(
+                    f"Rank {missing[0]} has not come within {START_S:.0f} s ({len(missing)} of {strategy.world_size} "
+                    "are missing). Start every rank with the same command, and let it reach the first rank's machine."
+                )
+            time.sleep(0.02)
+        return store
+
+
+ENTRANCE = Entrance()
 
 
 def joined(strategy: FederatedStrategy) -> RankGroup:
