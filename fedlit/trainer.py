@@ -223,6 +223,8 @@ class FederatedTrainer(Recorded, Trainer):
         """One process of several: all of them train alike, and end together."""
         assert isinstance(self.strategy, FederatedStrategy)
         ranks = self.loop.ranks = self.strategy.join()
+        if not ranks.is_first:
+            logging.getLogger("fedlit").setLevel(logging.WARNING)  # one rank speaks for all
         with ranks.taking_leave():
             if self.local_rank == 0:
                 data.prepare_data()

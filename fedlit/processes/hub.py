@@ -222,7 +222,7 @@ class Link(threading.Thread):
 
     def _end(self, rank: int, error: BaseException) -> None:
         if rank == self.rank and not self._left:
-            self.exit(str(error))  # the others have given this one up
+            self.exit(f"{self.members[rank]} was given up by the others, and ends.")
         with self._changed:
             self.ended = self.ended or (rank, error)
             self._changed.notify_all()

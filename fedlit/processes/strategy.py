@@ -4,6 +4,7 @@ needs. The only file that touches protected names of Lightning's launchers (`tes
 
 import atexit
 import os
+import pickle
 import secrets
 import socket
 import subprocess
@@ -217,15 +218,16 @@ class RankForker(_MultiProcessingLauncher):
         return outcome
 
     def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
-        """What the waiting process is to know of the run."""
+        """What the waiting process is to know of the run; as bytes, because tensors would be shared with the dead."""
         own = trainer.results() if trainer.state.finished else None  # type: ignore[attr-defined]  # FederatedTrainer's
-        return super().get_extra_results(trainer) | {"fedlit": own}
+        return super().get_extra_results(trainer) | {"fedlit": pickle.dumps(own)}
 
     def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
         """There it is."""
         super().update_main_process_results(trainer, extra)
-        if extra["fedlit"] is not None:
-            trainer.adopt(extra["fedlit"])  # type: ignore[attr-defined]  # FederatedTrainer's
+        results = pickle.loads(extra["fedlit"])
+        if results is not None:
+            trainer.adopt(results)  # type: ignore[attr-defined]  # FederatedTrainer's
 
 
 def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
