@@ -267,14 +267,14 @@ class FederatedTrainer(Recorded, Trainer):
                 super().fit(client, datamodule=data, ckpt_path=ranks.same(found) or ckpt_path, weights_only=True)
             if own is not None:
                 self._close_folder(own)
-        self._show_profile()
+            self._show_profile()
 
     def _show_profile(self) -> None:
         """What Lightning's profiler found, of every rank."""
         profiler: Profiler = self.profiler  # type: ignore[attr-defined]  # set by Lightning's constructor
         for rank, summary in enumerate(self.loop.ranks.words(profiler.summary())):
             if summary and self.loop.ranks.is_first:
-                log.info(f"rank {rank}{summary}" if self.loop.ranks.size > 1 else summary.lstrip())
+                log.info(f"rank {rank}: {summary.strip()}" if self.loop.ranks.size > 1 else summary.strip())
 
     @property
     def interrupted(self) -> bool:

@@ -25,6 +25,7 @@ from fedlit.conformance.problem import LOCAL, everything
 from fedlit.conformance.problem import tiny_data as conformance_data
 from fedlit.conformance.problem import tiny_net as conformance_net
 from fedlit.errors import FedlitError
+from fedlit.models import ResNet20
 from tests.problems import TinyConv, tiny_data
 
 Found = dict[str, Any]
@@ -179,6 +180,8 @@ def play_in_two(ranks: int, folder: Path) -> Found:
         "unlike": refused(devices=ranks, divergence_factor=100.0 + rank_zero_only.rank),
         "watched": watched(ranks, folder),
         "continued": continued(ranks, folder, rounds=2),
+        "taken": refused(devices=ranks, run=folder / "run-of-0"),
+        "profiled": conforming("FedBC", devices=ranks, profiler="simple"),
     }
 
 
@@ -188,9 +191,17 @@ def play_in_three(ranks: int, folder: Path) -> Found:
     return games | {"continued": continued(ranks, folder, rounds=6)}
 
 
+def play_resnet(ranks: int, folder: Path) -> Found:
+    """FedBN with ResNet-20 on pictures of 8x8."""
+    torch.manual_seed(3)
+    client = FedAvg(ResNet20(3, 3).double(), keep_local="norm", lr=0.1, batch_size=4, local_epochs=1)
+    return found(fit(client, tiny_data(shape=(3, 8, 8)), devices=ranks, rounds=2))
+
+
 GAMES: dict[str, Callable[[int, Path], Found]] = {
     "two": play_in_two,
     "three": play_in_three,
+    "resnet": play_resnet,
 }
 
 

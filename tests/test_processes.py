@@ -1,8 +1,8 @@
 """Several processes, real ones: they give the bits of one, end together, and go on in any number."""
 
 import os
-import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedlit import FedAvg, FederatedTrainer
-from fedlit.conformance.problem import largest_gap
+from fedlit import FedAvg, FedBC, FederatedTrainer
+from fedlit.conformance.problem import LOCAL, largest_gap
 from fedlit.engines.choose import Request, check_same_engine
 from fedlit.errors import ConfigError, ResumeError
 from fedlit.processes.group import RowLayout, rows_in_order
@@ -167,6 +167,22 @@ def test_ranks_that_are_not_started_alike_do_not_begin(two: list[dict[str, Any]]
     assert two[0]["unlike"] == two[1]["unlike"]
 
 
+def test_folder_that_the_first_rank_may_not_use_is_refused_on_all(two: list[dict[str, Any]]) -> None:
+    assert "already holds a run" in two[0]["taken"]
+    assert two[0]["taken"] == two[1]["taken"]
+
+
+def test_profile_names_the_phases_of_a_round_for_every_rank_and_moves_no_bit(
+    folder: Path, two: list[dict[str, Any]], alone: dict[str, Any]
+) -> None:
+    said = (folder / "two.txt").read_text()
+    reports = [said.split("rank 0: ")[1].split("rank 1: ")[0], said.split("rank 1: ")[1]]
+    for report in reports:
+        for phase in ("sample", "gather", "train", "server", "evaluate", "log", "communicate", "wait"):
+            assert f"[fedlit] {phase} " in report
+    assert largest_gap(alone["FedBC"]["all"], two[0]["profiled"]["all"]) == 0
+
+
 def test_lightnings_callbacks_agree_over_all_ranks(two: list[dict[str, Any]]) -> None:
     assert [rank["watched"] for rank in two] == [{"rounds": 2, "saved": 2}] * 2
 
@@ -177,7 +193,7 @@ def test_one_line_says_that_ranks_are_idle(folder: Path, three: list[dict[str, A
 
 def test_every_line_is_said_once(folder: Path, two: list[dict[str, Any]]) -> None:
     lines = (folder / "two.txt").read_text().splitlines()
-    assert len([line for line in lines if line.startswith("engine: ")]) == len(ranked.RUNS) + 4
+    assert len([line for line in lines if line.startswith("engine: ")]) == len(ranked.RUNS) + 5
 
 
 # ---- a rank that is lost ---------------------------------------------------------------------------------------------
@@ -190,13 +206,12 @@ class Command:
         self.folder = folder
         folder.mkdir()
         (folder / "steps.py").write_text(STEPS)
-        words = TINY.replace("--trainer.rounds 3", "--trainer.rounds 400").split()
-        words += ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--model.class_path", "steps.Slow", *options]
-        self.words = words
+        self.words = [*TINY.split(), "--model.class_path", "steps.Slow"]
+        processes = ["--trainer.rounds", "400", "--trainer.devices", "2", "--trainer.strategy", "ddp", *options]
         self.said = folder / "said.txt"
         with self.said.open("w") as said:
             self.process = subprocess.Popen(
-                [sys.executable, ROOT / "fedlit_start.py", "fit", *words],
+                [sys.executable, ROOT / "fedlit_start.py", "fit", *self.words, *processes],
                 cwd=folder,
                 env=PLAIN,
                 stdout=said,
@@ -265,15 +280,12 @@ def test_run_that_lost_a_rank_can_be_continued(lost: dict[str, Any], how: str) -
     run = lost[how].folder / "run"
     rounds = len(read_metrics(run / "metrics.csv"))
     assert not (run / "lock").exists()
-    copy = lost[how].folder / "again"
-    shutil.copytree(run, copy)
-    words = [word for word in lost[how].words if word not in ("--trainer.devices", "2", "--trainer.strategy", "ddp")]
-    words = [str(rounds) if word == "400" else "again" if word == "run" else word for word in words]
-    command = [sys.executable, ROOT / "fedlit_start.py", "fit", *words, "--resume"]
+    words = [*lost[how].words, "--trainer.rounds", str(rounds), "--resume"]
+    command = [sys.executable, ROOT / "fedlit_start.py", "fit", *words]
     answer = subprocess.run(command, cwd=lost[how].folder, env=PLAIN, capture_output=True, text=True, timeout=300)
     assert answer.returncode == 0, answer.stderr
     assert "had 2 processes so far and goes on with 1" in answer.stderr
-    assert [row["round"] for row in read_metrics(copy / "metrics.csv")] == list(range(rounds + 1))
+    assert [row["round"] for row in read_metrics(run / "metrics.csv")] == list(range(rounds + 1))
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------
@@ -329,3 +341,67 @@ def test_one_process_starts_no_process_group() -> None:
     trainer.fit(FedAvg(tiny_net().float()), datamodule=tiny_data())
     assert not torch.distributed.is_initialized()
     assert trainer.loop.ranks.size == 1
+
+
+# ---- other ways to start ---------------------------------------------------------------------------------------------
+
+
+def test_notebook_has_what_its_processes_computed(tmp_path: Path) -> None:
+    program = f"""
+import fedlit
+from fedlit.conformance.problem import LOCAL, new_trainer, tiny_data, tiny_net
+trainer = new_trainer(rounds=3, clients_per_round=3, devices=2, strategy="ddp_notebook", run={str(tmp_path / "run")!r})
+client = fedlit.FedBC(tiny_net(), **LOCAL)
+trainer.fit(client, datamodule=tiny_data())
+print(trainer.summary["rounds"], trainer.summary["processes"], len(trainer.loop.history.rows), trainer.interrupted)
+print(float(client.net.linear.weight.sum()))
+"""
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, cwd=ROOT, env=PLAIN, capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    first, weight = answer.stdout.splitlines()
+    assert first == "3 2 4 False"
+    straight = ranked.fit(FedBC(ranked.conformance_net(), **LOCAL), ranked.conformance_data(), rounds=3)
+    assert float(weight) == float(straight.loop.server.params["linear.weight"].detach().sum())
+    assert len(read_metrics(tmp_path / "run" / "metrics.csv")) == 4
+
+
+@pytest.mark.slow
+def test_fedbn_with_resnet20_is_the_same_in_two_processes(folder: Path) -> None:
+    straight = ranked.play_resnet(1, folder)
+    for rank in play("resnet", 2, folder):
+        assert largest_gap(straight["all"], rank["all"]) <= 1e-10
+        assert any("num_batches_tracked" in name for name in rank["all"])
+
+
+@pytest.mark.slow
+def test_two_nodes_of_torchrun_need_no_common_folder(tmp_path: Path) -> None:
+    def start(node: int, port: int, *options: str) -> "subprocess.Popen[str]":
+        folder = tmp_path / f"node{node}"
+        folder.mkdir(exist_ok=True)
+        nodes = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *nodes, "--master-addr", "127.0.0.1"]
+        words = [*TINY.split(), "--trainer.num_nodes", "2", *options]
+        command = [*torchrun, "--master-port", str(port), "--", str(ROOT / "fedlit_start.py"), "fit", *words]
+        return subprocess.Popen(
+            command, cwd=folder, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def both(*options: str) -> None:
+        port = free_port()
+        nodes = [start(node, port, *options) for node in (0, 1)]
+        said = [node.communicate(timeout=300)[0] for node in nodes]
+        assert [node.returncode for node in nodes] == [0, 0], "\n".join(said)
+
+    both()
+    both("--trainer.rounds", "5", "--resume")
+    rounds = [row["round"] for row in read_metrics(tmp_path / "node0" / "run" / "metrics.csv")]
+    assert rounds == [0, 1, 2, 3, 4, 5]
+    assert not (tmp_path / "node1" / "run").exists()
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port

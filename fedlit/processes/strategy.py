@@ -175,6 +175,10 @@ class RankLauncher(_SubprocessScriptLauncher):
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
         """Start the processes where nobody did yet, and call the function."""
+        try:
+            self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        except ValueError as error:  # SLURM started another number
+            raise ConfigError(" ".join(str(error).split())) from error
         if not self.cluster_environment.creates_processes_externally:
             self._call_children_scripts()
             atexit.register(self.end_children)
