@@ -81,8 +81,13 @@ class RunCheckpoint(Checkpoint):
     def save(self, trainer: Trainer) -> None:
         """Client records first, so that no checkpoint is newer than the rows that resume keeps."""
         loop = loop_of(trainer)
-        if self.saved_round == loop.rounds_done:
+        if self.saved_round == loop.rounds_done or not loop.ranks.is_first:
             return
+        with loop.profile("checkpoint"):
+            self._write(trainer, loop)
+        self.saved_round, self.saved_at = loop.rounds_done, time.monotonic()
+
+    def _write(self, trainer: Trainer, loop: FederatedLoop) -> None:
         self.folder.flush_clients()
         if loop.server_history.columns:
             self.folder.write_servers(loop.server_history.table())
@@ -90,7 +95,6 @@ class RunCheckpoint(Checkpoint):
         if loop.best.round is not None and loop.best.round != self.saved_best:
             write_tensors(self.folder, self.folder.best, loop.best.state_dict())
             self.saved_best = loop.best.round
-        self.saved_round, self.saved_at = loop.rounds_done, time.monotonic()
 
 
 def loop_of(trainer: Trainer) -> FederatedLoop:

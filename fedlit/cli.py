@@ -38,12 +38,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     except FedlitError as error:
         if debug:
             raise
-        print(f"fedlit: {error}", file=sys.stderr)
+        tell(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
-        print("fedlit: stopped at once; a run with checkpoints can be continued with --resume.", file=sys.stderr)
+        tell("stopped at once; a run with checkpoints can be continued with --resume.")
         code = 130
+    except Exception:
+        if not another_tells():
+            raise
+        code = 1
     sys.exit(code)
+
+
+def tell(why: str) -> None:
+    """Say how a command ends, unless another process of the same run does."""
+    if not another_tells():
+        print(f"fedlit: {why}", file=sys.stderr)
+
+
+def another_tells() -> bool:
+    """Whether this process is one of several of a run, and not the one that talks to the user."""
+    group = sys.modules.get("fedlit.processes.group")  # where nothing has imported it there are no others
+    return group is not None and group.another_tells()
 
 
 def print_anything() -> None:

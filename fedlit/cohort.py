@@ -167,6 +167,24 @@ class Cohort:
             view.params, view.buffers = self.params, self.buffers
         return view
 
+    def part(self, rows: Sequence[int]) -> "Cohort":
+        """Some of the clients, as a cohort of their own: what happens to it does not touch this one."""
+        index = torch.tensor(rows)
+        part = replace(
+            self,
+            clients=[self.clients[k] for k in rows],
+            keys=[self.keys[k] for k in rows] if self.keys else [],
+            reports=self.reports[index],
+            sizes=self.sizes[index],
+            steps=self.steps[index],
+        )
+        for name in ("received", "received_buffers", "state", "sent", "memory"):
+            setattr(part, name, _part(getattr(self, name), index))
+        part.trained = self.trained[index]
+        if "params" in vars(self):
+            part.params, part.buffers = _part(self.params, index), _part(self.buffers, index)
+        return part
+
     @classmethod
     def join(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
         """The clients of several servers as one cohort, to be trained at once; a single one is itself."""
@@ -209,18 +227,13 @@ class Cohort:
         return joined
 
     def only(self, k: int) -> "Cohort":
-        """Its k-th client alone, before it trains; what training changes is copied."""
-        alone = replace(self, clients=[self.clients[k]])
-        for name in ("reports", "sizes", "steps", "seconds"):
-            setattr(alone, name, getattr(self, name)[k : k + 1].clone())
-        for name in ("received", "received_buffers", "sent"):
-            setattr(alone, name, {key: _one_row(value, k) for key, value in getattr(self, name).items()})
-        for name in ("state", "memory"):
-            setattr(alone, name, {key: value[k : k + 1].clone() for key, value in getattr(self, name).items()})
+        """Its k-th client alone, before it trains, with what was measured of what it received."""
+        alone = self.part([k])
+        alone.seconds = self.seconds[k : k + 1]
         if "risk_received" in vars(self):
-            alone.risk_received = self.risk_received[k : k + 1].clone()
+            alone.risk_received = self.risk_received[k : k + 1]
         if "grad_received" in vars(self):
-            alone.grad_received = {key: _one_row(value, k) for key, value in self.grad_received.items()}
+            alone.grad_received = _part(self.grad_received, torch.tensor([k]))
         return alone
 
     def become_round(self, parts: Sequence["Cohort"], round: int, population: int) -> None:
@@ -275,9 +288,9 @@ def stacked(parts: Sequence[Params]) -> Params:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _one_row(value: Tensor, k: int) -> Tensor:
-    """(1, …) of a stacked tensor: the same memory where all clients share a row, or there is one; else a copy."""
-    return value[:1] if len(value) == 1 or value.stride(0) == 0 else value[k : k + 1].clone()
+def _part(rows: Params, index: Tensor) -> Params:
+    """These of the stacked rows; what is the same for all stays a view."""
+    return {name: value[: len(index)] if value.stride(0) == 0 else value[index] for name, value in rows.items()}
 
 
 def _put_back(rows: Params, which: Tensor, values: Params) -> Params:

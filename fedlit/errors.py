@@ -6,6 +6,7 @@ FedlitError
 ├── RunError        a run folder cannot be created, read or written              exit code 2
 │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
 ├── ProcessError    a process of a cloud ended, failed or is silent              exit code 1
+├── RankError       a process of the run was killed, hangs or did not come       exit code 1
 └── DivergedError   training left the finite numbers                             exit code 1
 """
 
@@ -38,6 +39,12 @@ class ResumeError(RunError):
 
 class ProcessError(FedlitError):
     """A process that a run needs has ended, has failed, or is silent."""
+
+    exit_code = 1
+
+
+class RankError(FedlitError):
+    """One of the processes of a run was killed, hangs, or did not come."""
 
     exit_code = 1
 

@@ -10,7 +10,8 @@ from torch.func import grad
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.metrics import UserScores, by_user, distribution, entropy, gini
-from fedlit.params import Params, row, scale
+from fedlit.params import Params, row, scale, stack
+from fedlit.ranks import Ranks
 from fedlit.step import Adaptation
 
 CHUNK = 1024
@@ -18,11 +19,18 @@ CHUNK = 1024
 
 
 class Evaluator:
-    """Measures models on the users' own and on the pooled test data."""
+    """Measures models on the users' own and on the pooled test data.
 
-    def __init__(self, client: Client, data: FederatedDataModule) -> None:
+    Args:
+        client: the algorithm.
+        data: the data.
+        ranks: the processes of the run. What measures one model divides its chunks, what measures many divides them.
+    """
+
+    def __init__(self, client: Client, data: FederatedDataModule, ranks: Ranks | None = None) -> None:
         self.client = client
         self.data = data
+        self.ranks = ranks or Ranks()
         tests = data.everyone.test
         self.counts = torch.from_numpy(tests.sizes).double()
         self._owners = torch.from_numpy(tests.owners)
@@ -52,7 +60,7 @@ class Evaluator:
 
     def global_model(self, model: Mapping[str, Tensor]) -> tuple[dict[str, float], UserScores]:
         """The metrics of the global model, and its scores on every user's own test."""
-        losses, hits = self._score(model, self._rows)
+        losses, hits = self._score_together(model, self._rows)
         own_hits, own_losses = (by_user(part[self._own], self._owners, len(self.counts)) for part in (hits, losses))
         users = UserScores(own_hits, own_losses, self.counts)
         metrics = {
@@ -62,18 +70,18 @@ class Evaluator:
         if self.has_own_tests:
             metrics |= user_metrics(users)
         if len(self.data.global_val):
-            losses, hits = self._score(model, self.data.global_val)
+            losses, hits = self._score_together(model, self.data.global_val)
             metrics |= {"val/acc": float(hits.double().mean()), "val/loss": float(losses.double().mean())}
         return metrics, users
 
     def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[float, float]:
-        """Right predictions and losses of a model, summed over the rows."""
+        """Right predictions and losses of a model, summed over the rows; by this rank alone."""
         losses, hits = self._score(model, rows)
         return float(hits.sum()), float(losses.double().sum())
 
     def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
         """f of training rows: their mean loss, and the l2 term where there is one."""
-        return float(self._score(model, rows)[0].double().mean() + self._l2_term(model))
+        return float(self._score_together(model, rows)[0].double().mean() + self._l2_term(model))
 
     def adapted(self, model: Mapping[str, Tensor], user: int, step: Adaptation) -> Mapping[str, Tensor]:
         """The model after one SGD step on the first batch of the user's data."""
@@ -87,17 +95,25 @@ class Evaluator:
         """(clients,) f_i of each client's model on its training rows; NaN for who has none."""
         counts = torch.tensor([len(rows) for rows in train], dtype=torch.float64)
         if all(value.stride(0) == 0 for value in models.values()):  # all received the same: one pass
-            losses, _ = self._score(row(models, 0), torch.cat(list(train)))
+            losses, _ = self._score_together(row(models, 0), torch.cat(list(train)))
             owners = torch.repeat_interleave(torch.arange(len(train)), counts.long())
             return by_user(losses, owners, len(train)) / counts + self._l2_term(row(models, 0))
-        scored = [self._score(row(models, k), rows)[0].double() for k, rows in enumerate(train)]
-        terms = torch.tensor([self._l2_term(row(models, k)) for k in range(len(train))], dtype=torch.float64)
-        return torch.stack([losses.sum() for losses in scored]) / counts + terms
+
+        def risks_of(clients: list[int]) -> Params:
+            losses = [self._score(row(models, k), train[k])[0].double().sum() for k in clients]
+            terms = [self._l2_term(row(models, k)) for k in clients]
+            return {"sums": torch.stack(losses), "terms": torch.tensor(terms, dtype=torch.float64)}
+
+        found = self.ranks.divided(counts.tolist(), risks_of)
+        return found["sums"] / counts + found["terms"]
 
     def gradients(self, models: Params, train: Sequence[Tensor]) -> Params:
         """Stacked: the gradient of f_i; zeros for who has no rows."""
-        slopes = [self.gradient(row(models, k), rows) for k, rows in enumerate(train)]
-        return {name: torch.stack([slope[name] for slope in slopes]) for name in slopes[0]}
+
+        def gradients_of(clients: list[int]) -> Params:
+            return stack([self.gradient(row(models, k), train[k]) for k in clients])
+
+        return self.ranks.divided([len(rows) for rows in train], gradients_of)
 
     def mean_gradient(self, model: Mapping[str, Tensor], parts: Sequence[Tensor]) -> Params:
         """The plain mean of the gradients on each of the parts."""
@@ -116,6 +132,7 @@ class Evaluator:
                 x, y = self.data.rows(self.data.store, chunk)
                 slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[0].sum())(trainable)
                 total = {name: value + slope[name] / len(rows) for name, value in total.items()}
+                self.ranks.pulse()
         if self.client.l2 and len(rows):
             total = {name: value + self.client.l2 * trainable[name] for name, value in total.items()}
         return total
@@ -126,11 +143,30 @@ class Evaluator:
             return 0.0
         return float(self.client.l2_term({name: model[name] for name, _ in self.client.net.named_parameters()}))
 
+    def _score_together(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, by all ranks. Chunks stay whole: a row's result may depend on what stands beside it."""
+        chunks = torch.split(rows, CHUNK)
+        if self.ranks.size == 1 or len(chunks) == 1:
+            return self._score(model, rows)
+        lengths = [len(chunk) for chunk in chunks]
+
+        def scores_of(numbers: list[int]) -> Params:
+            losses, hits = self._score_chunks(model, [chunks[number] for number in numbers])
+            return {"losses": losses, "hits": hits}
+
+        found = self.ranks.divided(lengths, scores_of, lengths)
+        return found["losses"], found["hits"]
+
     def _score(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
         """(rows,) losses and hits, in evaluation mode, without gradients."""
+        return self._score_chunks(model, torch.split(rows, CHUNK))
+
+    def _score_chunks(self, model: Mapping[str, Tensor], chunks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        parts = []
         with self.evaluating(), torch.inference_mode():
-            chunks = (self.data.rows(self.data.store, chunk) for chunk in torch.split(rows, CHUNK))
-            parts = [self.client.score(model, x, y) for x, y in chunks]
+            for chunk in chunks:
+                parts.append(self.client.score(model, *self.data.rows(self.data.store, chunk)))
+                self.ranks.pulse()
         return torch.cat([losses for losses, _ in parts]), torch.cat([hits for _, hits in parts])
 
 

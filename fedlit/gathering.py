@@ -1,6 +1,7 @@
 """The beginning of a round: who takes part, what they receive, what they kept."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
+from fedlit.ranks import Profile
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Arrivals, Sampler
@@ -46,6 +48,7 @@ class Gathering:
         client: the algorithm.
         population: the clients and their samples.
         options: who is drawn, and how many.
+        profile: times what is done under a name.
     """
 
     def __init__(
@@ -53,17 +56,21 @@ class Gathering:
         client: Client,
         population: FederatedDataModule | Pooled,
         options: RoundOptions,
+        profile: Profile = nullcontext,
     ) -> None:
         self.client = client
         self.population = population
         self.options = options
+        self.profile = profile
         self._stream = Stream()
 
     def cohorts(self, servers: Sequence[Server]) -> list[Cohort]:
         """The next round of each server: who trains, what they received and kept, and how long they take."""
         everyone = [server.clients for server in servers]
-        selected = zip(servers, self.arrivals(servers, everyone), strict=True)
-        cohorts = [self.cohort(server, self.select(server, arrivals)) for server, arrivals in selected]
+        with self.profile("sample"):
+            arrivals = self.arrivals(servers, everyone)
+            selected = [self.select(server, own) for server, own in zip(servers, arrivals, strict=True)]
+        cohorts = [self.cohort(server, own) for server, own in zip(servers, selected, strict=True)]
         self.time(cohorts)
         return cohorts
 
@@ -77,8 +84,10 @@ class Gathering:
             draw: key of the draw of who they are.
             model: a copy of the server's model, which several sendings share.
         """
-        [arrivals] = self.arrivals([server], [among])
-        cohort = self.cohort(server, self.select(server, arrivals, among, count, draw), model)
+        with self.profile("sample"):
+            [arrivals] = self.arrivals([server], [among])
+            selection = self.select(server, arrivals, among, count, draw)
+        cohort = self.cohort(server, selection, model)
         self.time([cohort])
         return cohort
 

@@ -9,7 +9,7 @@ checkpoint always holds the state at a round's end; one that is asked for inside
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ import torch
 from pytorch_lightning import Callback, Trainer
 from pytorch_lightning.callbacks import Timer
 from pytorch_lightning.loops.fit_loop import _FitLoop
+from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -26,7 +27,8 @@ from fedlit.cohort import Cohort, stacked
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence, check_server
-from fedlit.engines.choose import Choice, check_same_engine, choose, make_engine
+from fedlit.engines.choose import Choice, Room, check_same_engine, choose, make_engine, resumed_request
+from fedlit.engines.distributed import DistributedEngine
 from fedlit.errors import located
 from fedlit.evaluate import CHUNK, threads
 from fedlit.federation import Event, Federation
@@ -34,6 +36,7 @@ from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History, ServerHistory, round_columns, round_metrics
 from fedlit.measuring import MeasureOptions, Measuring
 from fedlit.params import Params, load, with_prefix
+from fedlit.ranks import Ranks
 from fedlit.run import RunFolder
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradient
 from fedlit.server.base import ServerCallback
@@ -81,6 +84,9 @@ class FederatedLoop(_FitLoop):
         self.best = Best()
         self.first_risk: float | None = None
         self.choice: Choice | None = None
+        self.ranks = Ranks()
+        self._begun_with: dict[str, Any] | None = None
+        self._stop_agreed = False
         self._ready = False
         self._postponed: list[Callable[[], None]] = []
 
@@ -90,12 +96,14 @@ class FederatedLoop(_FitLoop):
         """One round: the whole of it, or nothing."""
         started = time.perf_counter()
         try:
-            event = self.federation.next_event(self.gathering)
+            with self.profile("gather"):
+                event = self.federation.next_event(self.gathering)
             with self.transaction(event.servers):
                 values = self.play_round(event, started)
         except StopIteration as error:  # Lightning would take it for the end of the run
             raise RuntimeError(f"Round {self.rounds_done + 1} raised StopIteration.") from error
-        self._publish(values)
+        with self.profile("log"):
+            self._publish(values)
         if self.is_due(self.rounds_done):
             self._call_validation_hooks()
 
@@ -123,16 +131,20 @@ class FederatedLoop(_FitLoop):
     def play_round(self, event: Event, started: float) -> dict[str, float]:
         """The phases of a round, in order; returns its metrics."""
         number = self.rounds_done + 1
-        parts, joined = self.train(event, number)
+        with self.profile("train"):
+            parts, joined = self.train(event, number)
         trained = time.perf_counter()
         self.first_risk = check_divergence(joined, self.first_risk, self.options.divergence_factor)
         cohorts = self.federation.cohorts(event, parts, joined)
-        self.step_together(event, cohorts)
+        with self.profile("server"):
+            self.step_together(event, cohorts)
         servers = self.federation.records(event) if self.options.cloud is not None else {}
         self.federation.count(event, number)
         joined = joined.weighed(cohorts)
-        values, records = self.measure(joined, started, trained)
-        self.commit(number, values, records, servers)
+        with self.profile("evaluate"):
+            values, records = self.measure(joined, started, trained)
+        with self.profile("log"):
+            self.commit(number, values, records, servers)
         return values
 
     def train(self, event: Event, number: int) -> tuple[list[Cohort], Cohort]:
@@ -233,9 +245,15 @@ class FederatedLoop(_FitLoop):
     def server_accuracies(self) -> list[float]:
         """Of every server's model on the pooled test."""
         assert self.choice is not None
-        rows, evaluator = self.data.global_test, self.measuring.evaluator
+        rows, servers, evaluator = self.data.global_test, self.federation.present, self.measuring.evaluator
+
+        def hits_of(numbers: list[int]) -> Params:
+            hits = [evaluator.sums(servers[number].measured, rows)[0] for number in numbers]
+            return {"hits": torch.tensor(hits, dtype=torch.float64)}
+
         with threads(self.choice.evaluation_threads):
-            return [evaluator.sums(server.measured, rows)[0] / len(rows) for server in self.federation.present]
+            hits: list[float] = self.ranks.divided([1] * len(servers), hits_of)["hits"].tolist()
+        return [own / len(rows) for own in hits]
 
     def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
@@ -313,13 +331,19 @@ class FederatedLoop(_FitLoop):
     def _time_is_up(self) -> bool:
         """Whether Lightning's max_time ends the run with this round, which is then the last."""
         left = [timer.time_remaining() for timer in self._callbacks() if isinstance(timer, Timer)]
-        return any(seconds is not None and seconds <= 0 for seconds in left)
+        up = any(seconds is not None and seconds <= 0 for seconds in left)
+        return self.ranks.same(up) if left else False
 
     def call(self, server: Server, hook: str, *args: Any) -> None:
         """Call a hook of every callback of a server, in order."""
         for callback in server.callbacks:
             with located(f"in round {self.rounds_done + 1}, in {hook} of {type(callback).__name__}"):
                 getattr(callback, hook)(self.trainer, self.client, *args)
+
+    def profile(self, phase: str) -> AbstractContextManager[object]:
+        """Lightning's profiler, over a phase of the round."""
+        profiler: Profiler = self.trainer.profiler  # type: ignore[attr-defined]  # set by Lightning's constructor
+        return profiler.profile(f"[fedlit] {phase}")
 
     def _server_callbacks(self) -> list[ServerCallback]:
         return [callback for callback in self._callbacks() if isinstance(callback, ServerCallback)]
@@ -361,16 +385,15 @@ class FederatedLoop(_FitLoop):
             *(callback.needs for callback in self.server.callbacks),
         )
         models = UserModels.of(client, self.federation, keeps_local=self.keeps_local_models)
-        self.gathering = Gathering(client, self.population, options)
-        self.measuring = Measuring(client, data, models, self.measures)
+        self.gathering = Gathering(client, self.population, options, self.profile)
+        self.measuring = Measuring(client, data, models, self.measures, self.ranks)
+        self.ranks.profile = self.profile
         if self.choice is None:
-            planned = client.planned_steps(self.population.sizes.numpy())
-            sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-            trained = sum(len(cohort.clients) for cohort in self.gathering.cohorts(self.federation.servers))
-            rounds = self.max_epochs or 1
-            self.choice = choose(options.request, client, planned, trained, rounds, sample, evaluated_rows=CHUNK)
+            self.choice = self.ranks.same(self._choose())
         log.info(self.choice.line())
         engine = make_engine(self.choice, options.seed, data.rows)
+        if self.ranks.size > 1:
+            engine = DistributedEngine(engine, self.ranks)
         self.training = Training(client, self.population, self.gathering, engine, self.measuring.evaluator, needs)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.choice.threads)
@@ -384,10 +407,31 @@ class FederatedLoop(_FitLoop):
             self.folder.start_metrics(self.history.columns, self.history.numbered())
         self._ready = True
 
+    def _choose(self) -> Choice:
+        """The engine, from a first cohort's work; a run that had another number of processes keeps its form."""
+        client, data, ranks = self.client, self.data, self.ranks
+        request = self.options.request
+        if self._begun_with is not None:
+            request = resumed_request(self._begun_with, request)
+        planned = client.planned_steps(self.population.sizes.numpy())
+        sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
+        trained = sum(len(cohort.clients) for cohort in self.gathering.cohorts(self.federation.servers))
+        if trained < ranks.size:
+            log.info(
+                f"{ranks.size - trained} of {ranks.size} processes are idle: only {trained} clients train in a round."
+            )
+        rounds, room = self.max_epochs or 1, Room(ranks.size, ranks.here)
+        return choose(request, client, planned, trained, rounds, sample, evaluated_rows=CHUNK, room=room)
+
     @property
     def done(self) -> bool:
         """Also after an interrupt: the round was finished, the run can be resumed."""
-        return self.stopping.asked or super().done
+        return self.stopped or super().done
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the run was asked to stop, and all ranks know it."""
+        return self.stopping.asked if self.ranks.size == 1 else self._stop_agreed
 
     def reset(self) -> None:
         """Nothing to rewind: a run always continues at a round's beginning."""
@@ -396,12 +440,15 @@ class FederatedLoop(_FitLoop):
     def on_run_start(self) -> None:
         """Measure the initial model first: row 0 of every file and logger."""
         super().on_run_start()
+        if self.ranks.size > 1:
+            self.stopping.take_sigterm()
         if not self.history.rows:
             now = time.perf_counter()
             with self.transaction([]):
                 values, records = self.measure(None, now, now)
                 self.commit(0, values, records)
             self._publish(values)
+        self._agree_to_stop()
 
     def on_advance_start(self) -> None:
         """Lightning's epoch-start hooks, without loaders."""
@@ -424,6 +471,13 @@ class FederatedLoop(_FitLoop):
             self.stopping.asked = True
         finally:
             self.epoch_loop._batches_that_stepped -= 1
+        self._agree_to_stop()
+
+    def _agree_to_stop(self) -> None:
+        """All ranks stop after the same round, whichever of them was asked."""
+        if self.ranks.size > 1:
+            self._stop_agreed, stop = self.ranks.either([self.stopping.asked, self.trainer.should_stop])
+            self.trainer.should_stop = stop
 
     def teardown(self) -> None:
         """Give the threads back."""
@@ -461,12 +515,23 @@ class FederatedLoop(_FitLoop):
         # A run that a callback ended early is finished, unless more rounds are asked for than it was given.
         self.trainer.should_stop = state_dict["stopped_of"] == self.max_epochs
         if state_dict["engine"] is not None:
-            check_same_engine(state_dict["engine"], self.options.request)
-            self.choice = Choice(**state_dict["engine"]["choice"])
+            check_same_engine(state_dict["engine"], self.options.request, self.ranks.size)
+            self._continue_with(Choice(**state_dict["engine"]["choice"]), state_dict["engine"])
         counters = {"ready": rounds, "started": rounds, "processed": rounds, "completed": rounds}
         self.epoch_progress.load_state_dict({"total": counters, "current": counters})
         self._count_rounds()
         self.show_model()
+
+    def _continue_with(self, choice: Choice, recorded: dict[str, Any]) -> None:
+        """The engine of the run so far, or, with another number of processes, one of the same form."""
+        if choice.processes == self.ranks.size:
+            self.choice = choice
+            return
+        self.choice, self._begun_with = None, recorded
+        log.info(
+            f"This run had {choice.processes} processes so far and goes on with {self.ranks.size}: its numbers agree "
+            "up to rounding (1e-10 in float64), not in every bit."
+        )
 
     @property
     def uses_initial(self) -> bool:

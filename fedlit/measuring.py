@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedlit.client import Client
@@ -12,7 +13,8 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.evaluate import Evaluator
 from fedlit.history import MeasuredParts, extreme_user_metrics, local_metrics, personal_metrics, user_records
 from fedlit.metrics import UserScores
-from fedlit.params import sq_norm
+from fedlit.params import Params, sq_norm
+from fedlit.ranks import Ranks
 from fedlit.states import number_states
 from fedlit.step import Adaptation, Personal
 from fedlit.users import UserModels
@@ -34,14 +36,23 @@ class Measuring:
         data: the data.
         models: the users' models.
         options: what is measured beside what always is.
+        ranks: the processes of the run, among which users are divided.
     """
 
-    def __init__(self, client: Client, data: FederatedDataModule, models: UserModels, options: MeasureOptions) -> None:
+    def __init__(
+        self,
+        client: Client,
+        data: FederatedDataModule,
+        models: UserModels,
+        options: MeasureOptions,
+        ranks: Ranks | None = None,
+    ) -> None:
         self.client = client
         self.data = data
         self.models = models
         self.options = options
-        self.evaluator = Evaluator(client, data)
+        self.ranks = ranks or Ranks()
+        self.evaluator = Evaluator(client, data, self.ranks)
         self._kept: dict[str, dict[int, tuple[float, float]]] = {"local": {}, "personal": {}, "finetuned": {}}
 
     @property
@@ -135,18 +146,28 @@ class Measuring:
         steps: Sequence[Adaptation] = (),
     ) -> UserScores:
         """Each user's model on its own test: kept scores for models that rest, `shared` for those that are z."""
-        kept, hits, losses = self._kept[kind], shared.hits.tolist(), shared.losses.tolist()
-        tests = self.data.everyone.test
-        for user in tests.sizes.nonzero()[0].tolist():
-            if is_global(user) and not steps:
-                continue
-            score = kept.get(user)
-            if score is None:
-                model = model_of(user)
-                for step in steps:
-                    model = self.evaluator.adapted(model, user, step)
-                score = self.evaluator.sums(model, tests[user])
+        kept, tests = self._kept[kind], self.data.everyone.test
+        hits, losses = shared.hits.tolist(), shared.losses.tolist()
+        tested = tests.sizes.nonzero()[0].tolist()
+        users = [user for user in tested if steps or not is_global(user)]
+        asked = [user for user in users if user not in kept]
+
+        def scores_of(numbers: list[int]) -> Params:
+            scored = [self._score(model_of(user), user, steps) for user in (asked[number] for number in numbers)]
+            return {"scores": torch.tensor(scored, dtype=torch.float64)}
+
+        costs = tests.sizes[asked].tolist()
+        found = self.ranks.divided(costs, scores_of)["scores"].tolist() if asked else []
+        new = {user: (hit, loss) for user, (hit, loss) in zip(asked, found, strict=True)}
+        for user in users:
+            score = kept[user] if user in kept else new[user]
             if rests(user):
                 kept[user] = score
             hits[user], losses[user] = score
         return UserScores(shared.hits.new_tensor(hits), shared.losses.new_tensor(losses), shared.counts)
+
+    def _score(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> tuple[float, float]:
+        """Right predictions and losses of a user's model, adapted in these steps, on its own test."""
+        for step in steps:
+            model = self.evaluator.adapted(model, user, step)
+        return self.evaluator.sums(model, self.data.everyone.test[user])

@@ -6,6 +6,7 @@ from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.utilities import rank_zero_only
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -88,11 +89,16 @@ class RoundProgressBar(ProgressBar):
             self._bar = None
 
 
+def is_first_rank() -> bool:
+    """Whether this process speaks for its run, as far as the environment tells before the run begins."""
+    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
+
+
 def show_lines() -> None:
     """Let fedlit's lines (which engine and why, fallbacks …) be seen, unless the user set logging up otherwise."""
     logger = logging.getLogger("fedlit")
     if logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO)
+        logger.setLevel(logging.INFO if is_first_rank() else logging.WARNING)  # one rank speaks for all
     if not logger.hasHandlers():
         logger.addHandler(logging.StreamHandler())
 

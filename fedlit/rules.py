@@ -28,9 +28,9 @@ from fedlit.states import number_states
 
 log = logging.getLogger("fedlit")
 
-_ONE_MACHINE = "clients train on this machine's processor. Leave it out."
+_ON_PROCESSORS = "clients train on processors, in processes that are all alike. Leave it out."
 REFUSED_TRAINER_ARGUMENTS = {
-    **dict.fromkeys(("accelerator", "devices", "num_nodes", "strategy", "plugins", "benchmark"), _ONE_MACHINE),
+    **dict.fromkeys(("plugins", "benchmark"), _ON_PROCESSORS),
     "deterministic": "a run always gives the same bits. Leave it out.",
     "detect_anomaly": "a client that leaves the finite numbers ends the run by name. Leave it out.",
     "inference_mode": "evaluation always runs in it. Leave it out.",

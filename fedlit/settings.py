@@ -28,7 +28,7 @@ from fedlit.behaviour import behaviour_of
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.describing import Description, describe, describe_net, path_of, plain
-from fedlit.errors import ResumeError
+from fedlit.errors import ConfigError, ResumeError
 from fedlit.recorded import Recorded, arguments_of
 from fedlit.run import RunFolder
 from fedlit.server.base import ServerCallback
@@ -40,6 +40,7 @@ FREE_TRAINER_KEYS = frozenset(
     {
         *("rounds", "engine", "lanes", "workers", "compiled", "checkpoint_every", "divergence_factor", "rounds_to"),
         *("run", "resume", "overwrite", "logger", "max_time", "enable_progress_bar", "default_root_dir", "profiler"),
+        *("accelerator", "devices", "num_nodes", "strategy", "rank_timeout"),
     }
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
@@ -154,6 +155,31 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
             f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}. Resume it with "
             "the settings it began with (more rounds are fine), or start another run with --run DIR."
         )
+
+
+def check_alike(ranks: Sequence[tuple[Mapping[str, Any], Mapping[str, str], str]]) -> None:
+    """Every process of a run has the same settings, versions and data, or none begins.
+
+    Args:
+        ranks: of each, its config, the versions of its packages, and the hash of its partition.
+    """
+    first = _comparable(*ranks[0])
+    for rank, own in enumerate(ranks[1:], start=1):
+        other = _comparable(*own)
+        names = [name for name in sorted(first | other) if canonical(first.get(name)) != canonical(other.get(name))]
+        if names:
+            shown = "; ".join(f"{name} is {first.get(name)} and {other.get(name)}{meaning(name)}" for name in names[:3])
+            raise ConfigError(
+                f"Ranks 0 and {rank} are not started alike: {shown.replace('.init_args', '')}. Start all ranks with "
+                "the same command, packages and data."
+            )
+
+
+def _comparable(config: Mapping[str, Any], versions: Mapping[str, str], partition: str) -> dict[str, Any]:
+    """What must be equal on all ranks: but for where each writes, and weights, which all get from the first."""
+    flat = {name: value for name, value in flatten(config).items() if not name.endswith(f".net.{BROUGHT}")}
+    own = {name: value for name, value in flat.items() if name.rpartition(".")[2] not in ("run", "default_root_dir")}
+    return own | {f"the version of {name}": value for name, value in versions.items()} | {"the data": partition}
 
 
 def canonical(value: Any) -> str:

@@ -31,6 +31,13 @@ class Stopping:
         finally:
             signal.signal(signal.SIGINT, before)
 
+    def take_sigterm(self) -> None:
+        """SIGTERM asks as Ctrl-C does. Lightning's own handler, which is put back at the end, would broadcast from
+        inside a signal, and wait for ranks that have not heard of it.
+        """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._terminate)
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """A second Ctrl-C waits until this is done."""
@@ -41,6 +48,9 @@ class Stopping:
             self._held = False
         if self._at_once:
             raise KeyboardInterrupt
+
+    def _terminate(self, signum: int, frame: FrameType | None) -> None:
+        self.asked = True
 
     def _interrupt(self, signum: int, frame: FrameType | None) -> None:
         if not self.asked:

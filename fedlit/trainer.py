@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import Checkpoint, ProgressBar
 from pytorch_lightning.loggers import Logger
+from pytorch_lightning.profilers import Profiler
 
 from fedlit.checkpoint import RunCheckpoint, find_checkpoint
 from fedlit.client import Client
@@ -24,6 +25,7 @@ from fedlit.history import EXTRA_METRICS
 from fedlit.initial import InitialWeights, draw_initial_weights
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
+from fedlit.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.progress import RoundProgressBar, show_lines
 from fedlit.recorded import Recorded
 from fedlit.rehearsal import rehearse
@@ -35,7 +37,7 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
-from fedlit.settings import check_same_settings, describe_run
+from fedlit.settings import check_alike, check_same_settings, describe_run
 from fedlit.step import Adaptation, AdaptOn
 from fedlit.summary import git_commit, summarise, versions
 
@@ -79,6 +81,11 @@ class FederatedTrainer(Recorded, Trainer):
         enable_progress_bar: show the bar by rounds.
         default_root_dir: where Lightning's loggers and callbacks write by default.
         profiler: Lightning's profiler.
+        accelerator: cpu; clients train on processors.
+        devices: processes on this machine, or on each of several; they divide the clients of a round.
+        num_nodes: machines.
+        strategy: ddp, which several devices mean anyway.
+        rank_timeout: seconds after which a process that gives no sign is given up, and the run ends; it can be resumed.
         refused: arguments of Lightning's trainer that make no sense here.
     """
 
@@ -117,6 +124,11 @@ class FederatedTrainer(Recorded, Trainer):
         enable_progress_bar: bool = True,
         default_root_dir: str | Path | None = None,
         profiler: str | None = None,
+        accelerator: str = "cpu",
+        devices: int = 1,
+        num_nodes: int = 1,
+        strategy: str = "auto",
+        rank_timeout: float = 60.0,
         **refused: Any,
     ) -> None:
         refuse_lightning_arguments(refused)
@@ -137,6 +149,7 @@ class FederatedTrainer(Recorded, Trainer):
                 f"trainer.extra_metrics has '{name}'. {nearest(name, EXTRA_METRICS)}Known: {', '.join(EXTRA_METRICS)}.",
             )
         require(0 <= seed < 2**32, f"The seed is {seed}; give a whole number from 0 to 4294967295.")
+        processes = find_strategy(accelerator, devices, num_nodes, strategy, rank_timeout)
         quiet_lightning()
         show_lines()
         seed_everything(seed, workers=False, verbose=False)
@@ -148,7 +161,9 @@ class FederatedTrainer(Recorded, Trainer):
             own.append(RunCheckpoint(self.folder, checkpoint_every))
         super().__init__(
             accelerator="cpu",
-            devices=1,
+            devices=devices,
+            num_nodes=num_nodes,
+            strategy=processes,
             precision=precision,
             logger=logger,
             callbacks=own,
@@ -173,6 +188,7 @@ class FederatedTrainer(Recorded, Trainer):
         self.server_optimizer = find_server_optimizer(server_optimizer)
         self.config: dict[str, Any] | None = None
         self._algorithms_callbacks: list[ServerCallback] = []
+        self._adopted: dict[str, Any] | None = None
         request = Request(engine=engine, lanes=lanes, workers=workers, compiled=compiled)
         options = RoundOptions(
             clients_per_round=clients_per_round if buffer is None else buffer.size,
@@ -201,6 +217,27 @@ class FederatedTrainer(Recorded, Trainer):
             ckpt_path: a checkpoint to continue from; a run folder finds its own with `resume`.
         """
         client, data = checked_parts(model, datamodule)
+        if not isinstance(self.strategy, FederatedStrategy):
+            self._fit(client, data, ckpt_path)
+            return
+        assert self.strategy.launcher is not None
+        self.strategy.connect(client)
+        self.strategy.launcher.launch(self._fit_with_others, client, data, ckpt_path, trainer=self)
+
+    def _fit_with_others(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
+        """One process of several: all of them train alike, and end together."""
+        assert isinstance(self.strategy, FederatedStrategy)
+        ranks = self.loop.ranks = self.strategy.join()
+        if not ranks.is_first:
+            logging.getLogger("fedlit").setLevel(logging.WARNING)  # one rank speaks for all
+        with ranks.taking_leave():
+            if self.local_rank == 0:
+                data.prepare_data()
+            ranks.words(None)  # one process of a machine downloads
+            self._fit(client, data, ckpt_path)
+
+    def _fit(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
+        ranks = self.loop.ranks
         data.prepare_data()
         data.setup("fit")
         users = [callback for callback in self.callbacks if callback not in self._algorithms_callbacks]
@@ -225,17 +262,29 @@ class FederatedTrainer(Recorded, Trainer):
         if options.clock is not None and options.clock.latency.is_recorded:
             rehearse(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
         self.loop.weighting = weighting
-        config = self.config or (describe_run(self, client, data, users) if self.folder is not None else {})
+        described = self.folder is not None or ranks.size > 1
+        config = self.config or (describe_run(self, client, data, users) if described else {})
+        if ranks.size > 1:
+            check_alike(ranks.words((config, versions(), data.partition_hash)))
         if self.initial_weights == "seed" and ckpt_path is None:
             draw_initial_weights(client.net, self.seed)
             log.info(f"initial weights: drawn from seed {self.seed}")
-        with self.folder.claimed() if self.folder is not None else nullcontext():
-            if self.folder is not None:
-                ckpt_path = self._open_folder(self.folder, data, config) or ckpt_path
+        ranks.same_tensors(client.net.state_dict())
+        own = self.folder if ranks.is_first else None
+        with own.claimed() if own is not None else nullcontext():
+            found = self._open_folder(own, data, config) if own is not None else None
             with self.loop.stopping.listening(), interrupts_go_through():
-                super().fit(client, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
-            if self.folder is not None:
-                self._close_folder(self.folder)
+                super().fit(client, datamodule=data, ckpt_path=ranks.same(found) or ckpt_path, weights_only=True)
+            if own is not None:
+                self._close_folder(own)
+            self._show_profile()
+
+    def _show_profile(self) -> None:
+        """What Lightning's profiler found, of every rank."""
+        profiler: Profiler = self.profiler  # type: ignore[attr-defined]  # set by Lightning's constructor
+        for rank, summary in enumerate(self.loop.ranks.words(profiler.summary())):
+            if summary and self.loop.ranks.is_first:
+                log.info(f"rank {rank}: {summary.strip()}" if self.loop.ranks.size > 1 else summary.strip())
 
     def use_loop(self, make: Callable[..., FederatedLoop]) -> None:
         """Let another loop play the rounds; `make` takes what FederatedLoop takes."""
@@ -245,18 +294,20 @@ class FederatedTrainer(Recorded, Trainer):
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C or SIGTERM ended the run; it can be resumed."""
-        return self.loop.stopping.asked
+        return self.loop.stopped
 
     @property
     def summary(self) -> dict[str, Any]:
         """Final and best values, the engine, versions: what summary.json holds."""
+        if self._adopted is not None:
+            return self._adopted
         if self.lightning_module is None:
             raise ConfigError("trainer.summary is empty before fit. Call trainer.fit(client, datamodule=…) first.")
         loop = self.loop
         data = loop.data
         return {
             "rounds": loop.rounds_done,
-            "finished": loop.rounds_done >= (self.max_epochs or 0) or (self.should_stop and not loop.stopping.asked),
+            "finished": loop.rounds_done >= (self.max_epochs or 0) or (self.should_stop and not loop.stopped),
             **summarise(loop.history, loop.best, loop.rounds_done, self.rounds_to),
             "algorithm": type(loop.client).__name__,
             "data": type(data).__name__,
@@ -269,6 +320,17 @@ class FederatedTrainer(Recorded, Trainer):
             "versions": versions(),
             "git_commit": git_commit(),
         }
+
+    def results(self) -> dict[str, Any]:
+        """What a process that only waited for the ranks is to know of the run, as plain data."""
+        return {"summary": self.summary, "history": self.loop.history.state_dict(), "interrupted": self.interrupted}
+
+    def adopt(self, results: dict[str, Any]) -> None:
+        """The inverse."""
+        self._adopted = results["summary"]
+        self.loop.history.load_state_dict(results["history"])
+        self.loop.rounds_done = self._adopted["rounds"]
+        self.loop.stopping.asked = results["interrupted"]
 
     def save_checkpoint(
         self, filepath: str | Path, weights_only: bool | None = None, storage_options: Any | None = None
@@ -291,7 +353,7 @@ class FederatedTrainer(Recorded, Trainer):
             if found is not None:
                 check_rounds(folder, found.rounds, self.max_epochs)
             if found is not None and found.engine is not None:
-                check_same_engine(found.engine, self.loop.options.request)
+                check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
         elif folder.holds_run():
             folder.clear()
         folder.create(config)

@@ -18,6 +18,7 @@ QUICK = [
     checks.resumes_exactly,
     checks.same_seed_same_bits,
     checks.order_does_not_matter,
+    checks.processes_agree,
     checks.differs_from_averaging,
 ]
 """Those that compile nothing."""

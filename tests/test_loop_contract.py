@@ -14,6 +14,7 @@ from pytorch_lightning.cli import LightningCLI
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.loops import fit_loop
 from pytorch_lightning.loops.fit_loop import _FitLoop
+from pytorch_lightning.strategies import DDPStrategy, launchers
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -22,7 +23,8 @@ from fedlit import FedAvg, FederatedTrainer, Softmax
 from tests.problems import run, tiny_net
 
 ROOT = Path(fedlit.__file__).parent
-OTHERS = [path for path in ROOT.rglob("*.py") if path != ROOT / "loop.py"]
+LAUNCHING = ROOT / "processes" / "strategy.py"
+OTHERS = [path for path in ROOT.rglob("*.py") if path not in (ROOT / "loop.py", LAUNCHING)]
 LIGHTNING = {
     "_FitLoop",
     "_batches_that_stepped",
@@ -32,6 +34,9 @@ LIGHTNING = {
     "_logger_connector",
 }
 """Every protected name of Lightning that loop.py uses."""
+LAUNCHERS = {"_MultiProcessingLauncher", "_SubprocessScriptLauncher", "_call_children_scripts"}
+"""Every protected name of Lightning that processes/strategy.py uses; that it replaces `_configure_launcher` is the
+strategy's own way to choose one."""
 OVERRIDDEN = {
     "advance",
     "done",
@@ -99,6 +104,13 @@ def stock() -> Trainer:
 
 def test_loop_uses_exactly_the_names_of_the_list() -> None:
     assert protected_names(ROOT / "loop.py") == LIGHTNING
+
+
+def test_strategy_uses_exactly_the_names_of_its_list() -> None:
+    assert protected_names(LAUNCHING) == LAUNCHERS
+    assert all(hasattr(launchers, name) for name in LAUNCHERS if name.endswith("Launcher"))
+    assert hasattr(launchers._SubprocessScriptLauncher, "_call_children_scripts")
+    assert hasattr(DDPStrategy, "_configure_launcher")
 
 
 def test_no_other_file_uses_a_protected_name_of_lightning() -> None:

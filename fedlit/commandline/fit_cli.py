@@ -18,6 +18,7 @@ from fedlit.commandline.configs import given_configs
 from fedlit.commandline.parse_errors import explain, read_yaml
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, require
+from fedlit.progress import is_first_rank
 from fedlit.recorded import ReadFromFile
 from fedlit.run import fingerprint, run_name
 from fedlit.settings import deciding
@@ -117,14 +118,16 @@ class FitCLI(LightningCLI):
         config = self.plain_config()
         folder = Path(self.config.run) if self.config.run else Path("runs") / self.default_name(config)
         resume = self.config.resume and not self.config.overwrite
-        tracking = wandb_run(
-            self.config.wandb,
-            folder,
-            config,
-            experiment=self.experiment(config),
-            resume=resume,
-            artifact=self.config.wandb_artifact,
-        )
+        tracking = None
+        if is_first_rank():
+            tracking = wandb_run(
+                self.config.wandb,
+                folder,
+                config,
+                experiment=self.experiment(config),
+                resume=resume,
+                artifact=self.config.wandb_artifact,
+            )
         given = self.config_init.trainer.logger
         loggers = list(given) if isinstance(given, list) else [given] if isinstance(given, Logger) else []
         trainer = super().instantiate_trainer(

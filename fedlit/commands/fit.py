@@ -30,13 +30,15 @@ def fit(arguments: list[str]) -> int:
 def conclude(trainer: FederatedTrainer) -> int:
     """The table and the run folder's path; returns the exit code."""
     assert trainer.folder is not None
+    code = 130 if trainer.interrupted else 0
+    if not trainer.is_global_zero:
+        return code
     console = Console()
     console.print(result_table(trainer.summary))
     console.print(f"run folder: {trainer.folder.path}", soft_wrap=True, highlight=False)
     if trainer.interrupted:
         print("fedlit: interrupted; continue with the same command and --resume.", file=sys.stderr)
-        return 130
-    return 0
+    return code
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pytorch_lightning import Trainer
+from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from fedlit.algorithms.fedavg import FedAvg
@@ -26,6 +26,7 @@ from fedlit.conformance.problem import (
 )
 from fedlit.params import clone
 from fedlit.server.base import ServerCallback
+from fedlit.trainer import FederatedTrainer
 
 Make = Callable[..., Client]
 """A client class, or a function that takes a net and local options and gives a client."""
@@ -77,6 +78,7 @@ def check(make: Make, **trainer: Any) -> list[Measured]:
         same_seed_same_bits(make, trainer),
         *cohort_is_respected(make, trainer),
         order_does_not_matter(make, trainer),
+        processes_agree(make, trainer),
         differs_from_averaging(make, trainer),
     ]
 
@@ -140,6 +142,30 @@ def order_does_not_matter(make: Make, trainer: dict[str, Any]) -> Measured:
     backward = everything(trained(new(make), sampler=ReversedSampler(), **trainer))
     gap = largest_gap(forward, backward)
     return Measured("order does not matter", gap <= 1e-12, gap, "≤ 1e-12")
+
+
+class Keeping(Callback):
+    """The first rank leaves all that a run has computed in a file: its processes are gone when it is over."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """There it is."""
+        assert isinstance(trainer, FederatedTrainer)
+        if trainer.is_global_zero:
+            torch.save(everything(trainer), self.path)
+
+
+def processes_agree(make: Make, trainer: dict[str, Any]) -> Measured:
+    """One process against two, which are copies of this one."""
+    alone = everything(trained(new(make), **trainer))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "found.pt"
+        callbacks = [*trainer.get("callbacks", []), Keeping(path)]
+        trained(new(make), **(trainer | {"devices": 2, "strategy": "ddp_fork", "callbacks": callbacks}))
+        gap = largest_gap(alone, torch.load(path))
+    return Measured("2 processes", gap == 0, gap, "= 0")
 
 
 def differs_from_averaging(make: Make, trainer: dict[str, Any]) -> Measured:

@@ -14,6 +14,7 @@ from fedlit.cohort import Cohort
 from fedlit.keys import Purpose, Stream
 from fedlit.local import LocalOptimizer, initial_memory
 from fedlit.params import Params
+from fedlit.ranks import Ranks
 from fedlit.step import Phase
 
 Store = dict[str, Tensor]
@@ -53,6 +54,8 @@ class Engine:
     def __init__(self, seed: int, rows: Rows) -> None:
         self.seed = seed
         self.rows = rows
+        self.ranks = Ranks()
+        """The processes of the run; a sign goes to them after every step."""
         self._threads = _OneStreamEach()
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:

@@ -52,12 +52,15 @@ class Choice:
     why: str
     evaluation_threads: int = 1
     """Threads inside one operation of an evaluation, whose batches are larger."""
+    processes: int = 1
+    """Processes that divide a cohort; each has so many lanes, workers and threads."""
 
     def line(self) -> str:
         """One line for the user."""
         form = f", {self.lanes} lanes × {self.workers} workers" if self.engine == "vectorized" else ""
         compiled = (", compiled" if self.compiled else ", eager") if self.engine == "vectorized" else ""
-        return f"engine: {self.engine}{form}{compiled} ({self.why})"
+        processes = f", {self.processes} processes" if self.processes > 1 else ""
+        return f"engine: {self.engine}{form}{compiled}{processes} ({self.why})"
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,20 @@ class Request:
     compiled: bool | None = None
 
 
+@dataclass(frozen=True)
+class Room:
+    """What a process of the run has: its part of the machine, and of the cohort."""
+
+    processes: int = 1
+    here: int = 1
+    """Processes on the same machine."""
+
+    @property
+    def cores(self) -> int:
+        """Cores for this process alone, at least one."""
+        return max(1, len(os.sched_getaffinity(0)) // self.here)
+
+
 def choose(
     request: Request,
     client: Client,
@@ -79,28 +96,38 @@ def choose(
     sample: Tensor,
     *,
     evaluated_rows: int = 0,
+    room: Room | None = None,
 ) -> Choice:
     """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape.
 
     `evaluated_rows` are the rows of a pass when models are measured.
     """
-    flop = step_flop(client, sample)
-    evaluation = _threads(flop / client.batch_size * evaluated_rows)
-    return replace(_engine(request, client, planned, per_round, rounds, sample, flop), evaluation_threads=evaluation)
+    flop, room = step_flop(client, sample), room or Room()
+    evaluation = _threads(flop / client.batch_size * evaluated_rows, room)
+    share = -(-per_round // room.processes)
+    chosen = _engine(request, client, planned, share, rounds, sample, flop, room)
+    return replace(chosen, evaluation_threads=evaluation, processes=room.processes)
 
 
-def _threads(flop: float) -> int:
-    return len(os.sched_getaffinity(0)) if flop >= THREADED_FLOP else 1
+def _threads(flop: float, room: Room) -> int:
+    return room.cores if flop >= THREADED_FLOP else 1
 
 
 def _engine(
-    request: Request, client: Client, planned: np.ndarray, per_round: int, rounds: int, sample: Tensor, flop: float
+    request: Request,
+    client: Client,
+    planned: np.ndarray,
+    per_round: int,
+    rounds: int,
+    sample: Tensor,
+    flop: float,
+    room: Room,
 ) -> Choice:
     reason = not_vectorizable(client, sample)
     steps = rounds * per_round * float(planned.mean())
     seconds = steps * (STEP_S + flop / FLOP_S)
     work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
-    threads = _threads(flop)
+    threads = _threads(flop, room)
     one_lane = one_eager_lane(client)
     no_compiler = one_lane or client.not_compilable() or missing_compiler()
     compiled = no_compiler is None and request.compiled is not False
@@ -121,18 +148,28 @@ def _engine(
     if padded is not None:
         check_not_asked_for(request, client, padded)
         return _sequential(f"{padded} reads padding rows: use batch.row_weights, or self.task_loss", threads)
-    return _vectorized(request, client, planned, per_round, compiled, threads, no_compiler or work)
+    return _vectorized(request, client, planned, per_round, compiled, threads, no_compiler or work, room)
 
 
-def check_same_engine(recorded: dict[str, Any], request: Request) -> None:
-    """A resumed run keeps the engine it began with: another one would not give the same bits."""
-    for name in ("engine", "lanes", "workers", "compiled"):
+def check_same_engine(recorded: dict[str, Any], request: Request, processes: int = 1) -> None:
+    """A resumed run keeps the engine it began with: another one would not give the same bits.
+
+    With another number of processes the bits are not the same anyway, and lanes and workers may be others too.
+    """
+    again = recorded["choice"].get("processes", 1) == processes
+    for name in ("engine", "lanes", "workers", "compiled") if again else ("engine", "compiled"):
         asked, had = getattr(request, name), recorded["choice"][name]
         if asked not in (None, "auto", had, recorded["request"][name]):
             raise ResumeError(
                 f"trainer.{name} is {asked}, but the run to resume used {had}, and another value would not give the "
                 f"same bits. Leave trainer.{name} out, or start anew in another folder (--run DIR)."
             )
+
+
+def resumed_request(recorded: dict[str, Any], request: Request) -> Request:
+    """What a run is asked for that continues with another number of processes: the same engine, in the same form."""
+    had = recorded["choice"]
+    return replace(request, engine=had["engine"], compiled=had["compiled"] if had["engine"] == "vectorized" else None)
 
 
 def make_engine(choice: Choice, seed: int, rows: Rows) -> Engine:
@@ -222,9 +259,16 @@ def _sequential(why: str, threads: int) -> Choice:
 
 
 def _vectorized(
-    request: Request, client: Client, planned: np.ndarray, per_round: int, compiled: bool, threads: int, why: str
+    request: Request,
+    client: Client,
+    planned: np.ndarray,
+    per_round: int,
+    compiled: bool,
+    threads: int,
+    why: str,
+    room: Room,
 ) -> Choice:
-    workers = request.workers or (min(len(os.sched_getaffinity(0)), per_round) if compiled else 1)
+    workers = request.workers or (min(room.cores, per_round) if compiled else 1)
     lanes = request.lanes or _lanes(client, planned, per_round, workers, compiled)
     longest = int(planned.max())
     heaviest = np.sort(planned)[-per_round:].sum() / (lanes * workers) + longest

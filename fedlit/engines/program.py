@@ -131,6 +131,8 @@ class LocalProgram:
         self.cuts_padding = mixes_rows(client)
         self.carried = carried
         self.context = self.context_read = context
+        self.pulse: Callable[[], None] = lambda: None
+        """Called after every step of the eager form."""
 
     def update(self, carried: Params, context: Params, batch: Batches, number: Tensor | None, lr: Tensor) -> Params:
         """One local step of one client: everything in, everything out."""
@@ -208,6 +210,7 @@ class LocalProgram:
             carried, read = self.unpack(flat, self.carried), self.unpack(context, self.context)
             for t in torch.split(torch.arange(int(t0), int(t1)), 1):
                 carried = self.step(t, carried, read, store, schedule, lr)
+                self.pulse()
             return self.pack(carried)
 
     def traceable(self, store: Store, examples: Sequence[Tensor]) -> Callable[..., tuple[Tensor]]:

@@ -67,6 +67,7 @@ class SequentialEngine(Engine):
                         load(client.net, moved)
                     self._carry(client, cohort, output, k)
                 tasks.append(output.task)
+                self.ranks.pulse()
         return torch.stack(tasks).mean() if tasks else torch.full((), torch.nan), memory
 
     def _batches(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batches:

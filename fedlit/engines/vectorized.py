@@ -211,6 +211,10 @@ class VectorizedEngine(Engine):
             for worker, share in zip(crew, shares, strict=True):
                 worker.train(share, task)
             return
+        with self.ranks.resting():  # a compiled window may last long, and no user's code runs in it
+            self._run_in_threads(crew, shares, task)
+
+    def _run_in_threads(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
         jobs = [
             self._pool.submit(worker.train, share, task) for worker, share in zip(crew[1:], shares[1:], strict=True)
         ]
@@ -250,10 +254,12 @@ class VectorizedEngine(Engine):
         if phase not in self._crews:
             context = Layout.of(task.context, stacked=True)
             program = LocalProgram(client, phase, self.rows, self.lanes, carried, context, task.batch_rows)
+            program.pulse = self.ranks.pulse
             crew = [Worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
-                with located(f"{task.where}, while it was traced and compiled for all clients"):
+                where = f"{task.where}, while it was traced and compiled for all clients"
+                with self.ranks.resting(), located(where):
                     run = compiled_form(program, crew[0], task)
                 for worker in crew:
                     worker.run, worker.context = run, program.context_read

@@ -1,0 +1,68 @@
+"""Any engine in several processes: each trains its part of a cohort, and all of them get all rows, in its order.
+
+Rows are gathered and not summed, on purpose: everything after an engine runs on every rank with the same inputs, so no
+algorithm, weighting or callback needs a second form. That ends where a cohort's rows do not fit into one process.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+from fedlit.engines.base import Engine, Store, TrainData
+from fedlit.params import Params, under_prefix, with_prefix
+from fedlit.ranks import Ranks
+from fedlit.step import Phase, state_name
+
+
+@dataclass(frozen=True)
+class DataPart:
+    """The data of some clients of a cohort."""
+
+    store: Store
+    train: Sequence[Tensor]
+    vary: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None
+    largest: int | None
+
+
+class DistributedEngine(Engine):
+    """Divides a cohort by its clients' steps, the longest first.
+
+    Args:
+        engine: what trains a rank's part.
+        ranks: the processes of the run.
+    """
+
+    def __init__(self, engine: Engine, ranks: Ranks) -> None:
+        super().__init__(engine.seed, engine.rows)
+        self.engine = engine
+        self.ranks = engine.ranks = ranks
+
+    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+        """All that an engine fills, for the clients of all ranks."""
+
+        def trained_part(rows: list[int]) -> Params:
+            part = cohort.part(rows)
+            own = DataPart(data.store, [data.train[k] for k in rows], data.vary, data.largest)
+            return filled(client, self.engine.train(client, part, own, phase))
+
+        trained = self.ranks.divided(cohort.steps.tolist(), trained_part)
+        cohort.params, cohort.buffers = under_prefix("params", trained), under_prefix("buffers", trained)
+        cohort.memory, cohort.losses = under_prefix("memory", trained), trained["losses"]
+        cohort.state |= under_prefix("state", trained)
+        return cohort
+
+
+def filled(client: Client, cohort: Cohort) -> Params:
+    """Stacked: all that an engine has written into a cohort."""
+    carried = [state_name(name) for name in client.carried_rows(cohort)]
+    return {
+        **with_prefix("params", cohort.params),
+        **with_prefix("buffers", cohort.buffers),
+        **with_prefix("memory", cohort.memory),
+        **with_prefix("state", {name: cohort.state[name] for name in carried}),
+        "losses": cohort.losses,
+    }

@@ -1,0 +1,305 @@
+"""How a run gets its processes: Lightning's launchers, environments and arguments, without what training by gradients
+needs. The only file that touches protected names of Lightning's launchers (`tests/test_processes.py` lists them).
+"""
+
+import atexit
+import os
+import pickle
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from multiprocessing.connection import Listener
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning import Trainer
+from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch does not list them
+
+from fedlit.errors import ConfigError, RankError, require
+from fedlit.processes.group import RankGroup
+from fedlit.processes.hub import Hub, Link, Member, portable
+
+START_S = 600.0
+"""How long ranks wait for each other at the start: machines of a cluster do not start at the same moment."""
+FORKING = ("ddp_notebook", "ddp_fork")
+STRATEGIES = ("auto", "ddp", *FORKING)
+_SHARDING = ("fsdp", "deepspeed", "model_parallel", "xla_fsdp")
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""A variable that torchrun sets for the processes it starts."""
+
+
+def find_strategy(
+    accelerator: str, devices: int, num_nodes: int, strategy: object, rank_timeout: float
+) -> "FederatedStrategy | str":
+    """What Lightning's trainer is given as its strategy: its own for one process, fedlit's for several."""
+    require(rank_timeout > 0, f"trainer.rank_timeout is {rank_timeout}; give seconds above 0.")
+    check_accelerator(accelerator, devices)
+    require(devices >= 1, f"trainer.devices is {devices}; give 1 or more: so many processes on each machine.")
+    require(num_nodes >= 1, f"trainer.num_nodes is {num_nodes}; give 1 or more: so many machines.")
+    check_strategy(strategy)
+    check_started(devices, num_nodes)
+    forks = strategy in FORKING or (strategy == "auto" and hasattr(sys, "ps1"))  # ps1: a notebook has no command
+    return "auto" if devices * num_nodes == 1 else FederatedStrategy(rank_timeout, forks=forks)
+
+
+def check_accelerator(accelerator: str, devices: int) -> None:
+    """Clients train on processors so far."""
+    if accelerator in ("auto", "cpu"):
+        return
+    asked = f"trainer.accelerator is {accelerator} and trainer.devices is {devices}"
+    if accelerator in ("gpu", "cuda"):
+        there = torch.cuda.device_count()
+        has = f"has {there} GPU{'s' * (there != 1)}" if there else "has no GPU"
+        raise ConfigError(
+            f"{asked}, but this machine {has}, and clients train on the processor so far. Leave "
+            "trainer.accelerator out."
+        )
+    raise ConfigError(f"{asked}, but clients train on the processor. Leave trainer.accelerator out.")
+
+
+def check_strategy(strategy: object) -> None:
+    """Only processes that each hold the whole model; which of them trains which client is fedlit's."""
+    if not isinstance(strategy, str):
+        raise ConfigError(
+            f"trainer.strategy is a {type(strategy).__name__}, but fedlit makes its own: it divides clients and not "
+            "batches. Give the name 'ddp', or leave it out."
+        )
+    name = strategy.lower()
+    if name.startswith(_SHARDING):
+        raise ConfigError(
+            f"trainer.strategy is {strategy}, which spreads one model's parameters over processes. In a federated run "
+            "every client has a whole model, and a process trains whole clients. Give 'ddp', which divides the clients."
+        )
+    require(
+        name in STRATEGIES,
+        f"trainer.strategy is {strategy}; give ddp, or leave it out. Every process holds the whole model and trains "
+        "its part of the clients.",
+    )
+
+
+def check_started(devices: int, num_nodes: int) -> None:
+    """torchrun has started its processes already: their number must be the one that is asked for."""
+    started = int(os.environ.get("WORLD_SIZE", "1")) if TORCHRUN in os.environ else None
+    if started is not None and started != devices * num_nodes:
+        raise ConfigError(
+            f"torchrun started {started} processes, but trainer.devices × trainer.num_nodes is {devices} × "
+            f"{num_nodes}. Give as trainer.devices what torchrun has as --nproc-per-node, and as "
+            "trainer.num_nodes what it has as --nnodes."
+        )
+
+
+class FederatedStrategy(DDPStrategy):
+    """Lightning's DDP without its wrapper around the model: ranks exchange clients' rows, not gradients.
+
+    Args:
+        rank_timeout: seconds without a sign of progress after which a rank is given up.
+        forks: whether further processes are copies of this one, instead of the same command once more.
+    """
+
+    def __init__(self, rank_timeout: float, *, forks: bool = False) -> None:
+        patience = timedelta(seconds=max(rank_timeout, 60.0))
+        super().__init__(process_group_backend="gloo", timeout=patience)
+        self.rank_timeout, self.forks = rank_timeout, forks
+        self.patience = patience
+        self.ranks: RankGroup | None = None
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        if self.forks:
+            self._launcher = RankForker(self)
+        else:
+            self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def join(self) -> RankGroup:
+        """Meet the other ranks; a second run of the same processes meets anew."""
+        self.ranks = None
+        self.setup_environment()
+        self.ranks = joined(self)
+        return self.ranks
+
+    def setup_distributed(self) -> None:
+        """A process group whose members are known to be there."""
+        self.set_world_ranks()
+        if self.ranks is not None:
+            return
+        store = ENTRANCE.wait(self)
+        if not dist.is_initialized():
+            dist.init_process_group(
+                "gloo",
+                store=PrefixStore("group", store),
+                rank=self.global_rank,
+                world_size=self.world_size,
+                timeout=self.patience,
+            )
+
+    def configure_ddp(self) -> None:
+        """Nothing: there are no gradients to reduce."""
+
+    def barrier(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """A meeting; not for a checkpoint, which the first rank writes while the others go on."""
+        if self.ranks is not None and name != "Trainer.save_checkpoint":
+            self.ranks.words(None)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What rank `src` gives."""
+        return obj if self.ranks is None else self.ranks.words(obj if self.global_rank == src else None)[src]
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Over all ranks, once all are there."""
+        if self.ranks is not None and isinstance(tensor, Tensor):
+            self.ranks.words(None)
+        return super().reduce(tensor, group, reduce_op)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """The first rank reads and sends: machines need not share a folder."""
+        assert self.ranks is not None
+        found = super().load_checkpoint(checkpoint_path, weights_only) if self.global_rank == 0 else None
+        content: dict[str, Any] = self.ranks.sent(found)
+        return content
+
+
+class RankLauncher(_SubprocessScriptLauncher):
+    """Lightning's: the same command once more for each further rank of this machine. Without its observer, which kills
+    everything without a word when a process ends; here the others are told, and end by themselves.
+    """
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
+        """Start the processes where nobody did yet, and call the function."""
+        try:
+            self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        except ValueError as error:  # SLURM started another number
+            raise ConfigError(" ".join(str(error).split())) from error
+        if not self.cluster_environment.creates_processes_externally:
+            self._call_children_scripts()
+            atexit.register(self.end_children)
+        return function(*args, **kwargs)
+
+    def check_children(self) -> None:
+        """Raise where a rank has ended before it came."""
+        for rank, child in enumerate(self.procs, start=1):
+            if child.poll() is not None:
+                raise RankError(
+                    f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
+                    "the run began. What it said stands above."
+                )
+
+    def end_children(self) -> None:
+        """At the end of this process no other one stays behind."""
+        deadline = time.monotonic() + 10.0
+        for child in self.procs:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.1, deadline - time.monotonic()))
+        for child in self.procs:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+class RankForker(_MultiProcessingLauncher):
+    """Lightning's for notebooks: every rank is a copy of this process, which waits for them and takes their results."""
+
+    def __init__(self, strategy: FederatedStrategy) -> None:
+        super().__init__(strategy, start_method="fork")
+        self._main = os.getpid()
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
+        """Make the copies and call the function in each; in a copy, only call it."""
+        if os.getpid() != self._main:
+            return function(*args, **kwargs)
+        outcome = super().launch(partial(outcome_of, function), *args, trainer=trainer, **kwargs)
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
+        """What the waiting process is to know of the run; as bytes, because tensors would be shared with the dead."""
+        own = trainer.results() if trainer.state.finished else None  # type: ignore[attr-defined]  # FederatedTrainer's
+        return super().get_extra_results(trainer) | {"fedlit": pickle.dumps(own)}
+
+    def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
+        """There it is."""
+        super().update_main_process_results(trainer, extra)
+        results = pickle.loads(extra["fedlit"])
+        if results is not None:
+            trainer.adopt(results)  # type: ignore[attr-defined]  # FederatedTrainer's
+
+
+def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns or raises: an error of a copy is raised in the process that waits."""
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return portable(error)
+
+
+class Entrance:
+    """Where the ranks of this process's runs wait for each other: torch's store, which stays for later runs."""
+
+    def __init__(self) -> None:
+        self.store: PrefixStore | None = None
+        self.runs = 0
+
+    def open(self, strategy: FederatedStrategy) -> PrefixStore:
+        """The store, served by the first rank, or by torchrun."""
+        environment = strategy.cluster_environment
+        assert environment is not None
+        served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        store = TCPStore(
+            environment.main_address,
+            environment.main_port,
+            is_master=strategy.global_rank == 0 and not served,
+            timeout=timedelta(seconds=START_S),
+            wait_for_workers=False,
+        )
+        self.store = PrefixStore("fedlit", store)
+        return self.store
+
+    def wait(self, strategy: FederatedStrategy) -> PrefixStore:
+        """Until every rank has come to this run."""
+        store = self.store or self.open(strategy)
+        self.runs += 1
+        store.set(f"{self.runs}/{strategy.global_rank}", "here")
+        missing, began = list(range(strategy.world_size)), time.monotonic()
+        while missing := [rank for rank in missing if not store.check([f"{self.runs}/{rank}"])]:
+            if isinstance(strategy.launcher, RankLauncher):
+                strategy.launcher.check_children()
+            if time.monotonic() - began > START_S:
+                raise RankError(
+                    f"Rank {missing[0]} has not come within {START_S:.0f} s ({len(missing)} of {strategy.world_size} "
+                    "are missing). Start every rank with the same command, and let it reach the first rank's machine."
+                )
+            time.sleep(0.02)
+        return store
+
+
+ENTRANCE = Entrance()
+
+
+def joined(strategy: FederatedStrategy) -> RankGroup:
+    """The ranks of a run, linked to the hub of the first."""
+    rank, host = strategy.global_rank, socket.gethostname()
+    told: list[Any] = [None] * strategy.world_size
+    dist.all_gather_object(told, Member(rank, os.getpid(), host))
+    assert strategy.cluster_environment is not None
+    hub, invitation = None, list[Any]([None])
+    if rank == 0:
+        key = secrets.token_bytes(16)
+        listener = Listener(("", 0), backlog=len(told), authkey=key)
+        hub = Hub(listener, told, strategy.rank_timeout)
+        hub.start()
+        invitation = [((strategy.cluster_environment.main_address, listener.address[1]), key)]
+    dist.broadcast_object_list(invitation, 0)
+    address, key = invitation[0]
+    link = Link(address, key, told, rank, strategy.rank_timeout)
+    link.start()
+    return RankGroup(link, hub, strategy.num_processes)

@@ -1,0 +1,82 @@
+"""Ranks: the processes that share a run. Usually there is one, which does everything; `processes/` has the others.
+
+Who does what is a pure function of the costs, so every rank knows it without asking. What comes back is put together in
+the order of the work, on every rank, and all that follows runs alike everywhere.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
+
+from torch import Tensor
+
+from fedlit.params import Params
+
+T = TypeVar("T")
+Profile = Callable[[str], AbstractContextManager[object]]
+
+
+class Ranks:
+    """One process: nothing is divided, and there is nobody to agree with."""
+
+    rank = 0
+    """The number of this process."""
+    size = 1
+    """Processes of the run."""
+    here = 1
+    """Processes of the run on this machine, which share its cores."""
+
+    def __init__(self) -> None:
+        self.profile: Profile = nullcontext
+        """Times what is done under a name."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and talks to the user."""
+        return self.rank == 0
+
+    def divided(
+        self, costs: Sequence[float], compute: Callable[[list[int]], Params], lengths: Sequence[int] | None = None
+    ) -> Params:
+        """Let every rank compute its part of the items; returns the rows of all, in the items' order.
+
+        Args:
+            costs: of each item, to be shared out evenly.
+            compute: numbers of items, ascending -> their stacked rows.
+            lengths: rows that each item gives; one unless given.
+        """
+        return compute(list(range(len(costs))))
+
+    def same(self, value: T) -> T:
+        """What the first rank gives."""
+        return value
+
+    def same_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite the tensors with the first rank's, in place."""
+
+    def either(self, claims: Sequence[bool]) -> list[bool]:
+        """Of each claim whether it holds on any rank."""
+        return list(claims)
+
+    def words(self, word: T) -> list[T]:
+        """What every rank says, in their order."""
+        return [word]
+
+    def pulse(self) -> None:
+        """A sign of progress, after every step. Raises where another rank has failed: nothing is waited for in vain."""
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """No progress is expected meanwhile: compiling takes as long as it takes."""
+        yield
+
+
+def divide(costs: Sequence[float], ranks: int) -> list[list[int]]:
+    """The items of each rank, ascending: the most expensive first, to the rank that has least (ties: the lowest)."""
+    shares: list[list[int]] = [[] for _ in range(ranks)]
+    loads = [0.0] * ranks
+    for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
+        rank = min(range(ranks), key=lambda rank: (loads[rank], len(shares[rank]), rank))
+        shares[rank].append(item)
+        loads[rank] += costs[item]
+    return [sorted(share) for share in shares]

@@ -1,0 +1,407 @@
+"""Several processes, real ones: they give the bits of one, end together, and go on in any number."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedlit import FedAvg, FedBC, FederatedTrainer
+from fedlit.conformance.problem import LOCAL, largest_gap
+from fedlit.engines.choose import Request, check_same_engine
+from fedlit.errors import ConfigError, ResumeError
+from fedlit.processes.group import RowLayout, rows_in_order
+from fedlit.ranks import divide
+from fedlit.run import read_metrics
+from fedlit.settings import check_alike
+from tests import ranked
+from tests.conftest import TINY
+from tests.problems import tiny_data, tiny_net
+
+ROOT = Path(__file__).parents[1]
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "PL_"))}
+"""The environment of a user without W&B, and without what another run left."""
+STEPS = """
+import os, time
+from pathlib import Path
+from fedlit import FedBC
+
+class Slow(FedBC):
+    def training_step(self, batch, batch_idx):
+        if os.environ.get("LOCAL_RANK") == "1" and Path("hang").exists():
+            time.sleep(1000)
+        time.sleep(0.01)
+        return super().training_step(batch, batch_idx)
+"""
+
+
+def play(game: str, ranks: int, folder: Path) -> list[dict[str, Any]]:
+    """What every rank of a game found."""
+    command = [sys.executable, "-m", "tests.ranked", game, str(ranks), str(folder)]
+    answer = subprocess.run(command, cwd=ROOT, env=PLAIN, capture_output=True, text=True, timeout=580)
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    (folder / f"{game}.txt").write_text(answer.stderr)
+    return [torch.load(folder / f"{game}-{rank}-of-{ranks}.pt", weights_only=False) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("played")
+
+
+@pytest.fixture(scope="module")
+def two(folder: Path) -> list[dict[str, Any]]:
+    """What each of two ranks found."""
+    return play("two", 2, folder)
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path, two: list[dict[str, Any]]) -> dict[str, Any]:
+    """The same runs in this process, and two rounds more of what two ranks began."""
+    runs = {name: run() for name, run in ranked.RUNS.items()}
+    return runs | {"continued": ranked.continued(1, folder, rounds=4)}
+
+
+@pytest.fixture(scope="module")
+def three(folder: Path, alone: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each of three ranks found, who then continue what one process left."""
+    return play("three", 3, folder)
+
+
+# ---- who does what ---------------------------------------------------------------------------------------------------
+
+
+def test_longest_items_go_first_to_the_rank_that_has_least() -> None:
+    assert divide([5, 1, 9, 3, 3], 2) == [[1, 2], [0, 3, 4]]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+def test_every_item_has_one_rank(ranks: int) -> None:
+    shares = divide([4, 0, 2, 2, 9], ranks)
+    assert sorted(item for share in shares for item in share) == [0, 1, 2, 3, 4]
+
+
+def test_items_without_cost_are_shared_too() -> None:
+    assert divide([0, 0, 0, 0], 2) == [[0, 2], [1, 3]]
+
+
+def test_rows_of_ranks_are_put_into_the_items_order() -> None:
+    shares, counts = [[1, 2], [0, 3]], [2, 1, 3, 1]
+    held = torch.tensor([10, 20, 21, 22, 0, 1, 30])  # rank 0: items 1 and 2; rank 1: items 0 and 3
+    assert held[rows_in_order(shares, counts)].tolist() == [0, 1, 10, 20, 21, 22, 30]
+
+
+def test_rows_of_any_type_come_back_exactly() -> None:
+    rows = {
+        "weight": torch.randn(3, 2, 5),
+        "count": torch.tensor([2**53 + 1, -1, 0]),
+        "flag": torch.tensor([True, False, True]),
+        "dual": torch.tensor([float("nan"), 1e-310, -0.0], dtype=torch.float64),
+        "nothing": torch.zeros(3, 0),
+    }
+    layout = RowLayout.of(rows)
+    flat = torch.zeros(3, layout.width, dtype=torch.uint8)
+    layout.write(rows, flat)
+    back = layout.read(flat)
+    assert {name: value.dtype for name, value in back.items()} == {name: value.dtype for name, value in rows.items()}
+    assert all(back[name].numpy().tobytes() == value.numpy().tobytes() for name, value in rows.items())
+    assert back["weight"].shape == (3, 2, 5)
+
+
+def test_rank_without_rows_takes_the_layout_of_the_others_and_the_wider_type_counts() -> None:
+    narrow, wide = ({"loss": torch.zeros(1, dtype=dtype)} for dtype in (torch.float32, torch.float64))
+    agreed = RowLayout.agreed([RowLayout.of({}), RowLayout.of(narrow), RowLayout.of(wide)])
+    assert agreed == RowLayout.of(wide)
+
+
+# ---- the same numbers ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ranked.RUNS)
+def test_two_and_three_processes_give_the_bits_of_one(
+    name: str, alone: dict[str, Any], two: list[dict[str, Any]], three: list[dict[str, Any]]
+) -> None:
+    for rank in [*two, *three]:
+        assert largest_gap(alone[name]["all"], rank[name]["all"]) == 0
+        assert repr(rank[name]["history"]) == repr(alone[name]["history"])  # repr: NaN equals NaN
+
+
+def test_run_goes_on_with_one_process_and_then_three_from_the_first_ranks_folder(
+    folder: Path, two: list[dict[str, Any]], alone: dict[str, Any], three: list[dict[str, Any]]
+) -> None:
+    straight = ranked.conforming("SCAFFOLD I", rounds=6)
+    assert [len(part["history"]) for part in (two[0]["continued"], alone["continued"])] == [3, 5]
+    for rank in three:
+        assert largest_gap(straight["all"], rank["continued"]["all"]) <= 1e-10
+        assert len(rank["continued"]["history"]) == 7
+    assert not any((folder / f"run-of-{rank}").exists() for rank in (1, 2))
+    assert "had 1 processes so far and goes on with 3" in (folder / "three.txt").read_text()
+
+
+# ---- together --------------------------------------------------------------------------------------------------------
+
+
+def test_all_ranks_stop_after_the_round_in_which_one_was_asked(two: list[dict[str, Any]]) -> None:
+    assert [rank["stopped"] for rank in two] == [{"rounds": 2, "interrupted": True}] * 2
+
+
+def test_all_ranks_end_with_the_error_of_one_in_the_state_of_the_last_round(two: list[dict[str, Any]]) -> None:
+    straight = ranked.conforming("FedBC", rounds=1)["all"]
+    for rank in two:
+        told = rank["failed"]["told"]
+        assert told.startswith("this rank is ill")
+        assert "in round 2, client" in told
+        assert rank["failed"]["rounds"] == 1
+        assert rank["failed"]["all"].keys() == straight.keys()
+    assert largest_gap(two[0]["failed"]["all"], two[1]["failed"]["all"]) == 0
+
+
+def test_ranks_that_are_not_started_alike_do_not_begin(two: list[dict[str, Any]]) -> None:
+    assert "trainer.divergence_factor is 100.0 and 101.0" in two[0]["unlike"]
+    assert two[0]["unlike"] == two[1]["unlike"]
+
+
+def test_folder_that_the_first_rank_may_not_use_is_refused_on_all(two: list[dict[str, Any]]) -> None:
+    assert "already holds a run" in two[0]["taken"]
+    assert two[0]["taken"] == two[1]["taken"]
+
+
+def test_profile_names_the_phases_of_a_round_for_every_rank_and_moves_no_bit(
+    folder: Path, two: list[dict[str, Any]], alone: dict[str, Any]
+) -> None:
+    said = (folder / "two.txt").read_text()
+    reports = [said.split("rank 0: ")[1].split("rank 1: ")[0], said.split("rank 1: ")[1]]
+    for report in reports:
+        for phase in ("sample", "gather", "train", "server", "evaluate", "log", "communicate", "wait"):
+            assert f"[fedlit] {phase} " in report
+    assert largest_gap(alone["FedBC"]["all"], two[0]["profiled"]["all"]) == 0
+
+
+def test_lightnings_callbacks_agree_over_all_ranks(two: list[dict[str, Any]]) -> None:
+    assert [rank["watched"] for rank in two] == [{"rounds": 2, "saved": 2}] * 2
+
+
+def test_one_line_says_that_ranks_are_idle(folder: Path, three: list[dict[str, Any]]) -> None:
+    assert "1 of 3 processes are idle: only 2 clients train in a round." in (folder / "three.txt").read_text()
+
+
+def test_every_line_is_said_once(folder: Path, two: list[dict[str, Any]]) -> None:
+    lines = (folder / "two.txt").read_text().splitlines()
+    assert len([line for line in lines if line.startswith("engine: ")]) == len(ranked.RUNS) + 5
+
+
+# ---- a rank that is lost ---------------------------------------------------------------------------------------------
+
+
+class Command:
+    """`fedlit fit` with two processes, in a folder of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        folder.mkdir()
+        (folder / "steps.py").write_text(STEPS)
+        self.words = [*TINY.split(), "--model.class_path", "steps.Slow"]
+        processes = ["--trainer.rounds", "400", "--trainer.devices", "2", "--trainer.strategy", "ddp", *options]
+        self.said = folder / "said.txt"
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, ROOT / "fedlit_start.py", "fit", *self.words, *processes],
+                cwd=folder,
+                env=PLAIN,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait_for_rounds(self, rounds: int) -> None:
+        metrics = self.folder / "run" / "metrics.csv"
+        for _ in range(1200):
+            if metrics.exists() and metrics.read_text().count("\n") > rounds:
+                return
+            assert self.process.poll() is None, self.said.read_text()
+            time.sleep(0.1)
+
+    @property
+    def children(self) -> list[int]:
+        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+        return [int(pid) for pid in listed.split()]
+
+    def end(self, seconds: float) -> int:
+        try:
+            return self.process.wait(seconds)
+        finally:
+            for pid in [*self.children, self.process.pid] if self.process.poll() is None else []:
+                os.kill(pid, signal.SIGKILL)
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two runs that are started at once; one loses a rank to kill -9, the other to a step that hangs."""
+    folder = tmp_path_factory.mktemp("lost")
+    killed, hanging = Command(folder / "killed"), Command(folder / "hanging", "--trainer.rank_timeout", "5")
+    found: dict[str, Any] = {"killed": killed, "hanging": hanging}
+    try:
+        for command in (killed, hanging):
+            command.wait_for_rounds(3)
+        found["pids"] = {"killed": killed.children, "hanging": hanging.children}
+        (hanging.folder / "hang").touch()
+        os.kill(killed.children[0], signal.SIGKILL)
+        found["codes"] = {"killed": killed.end(60), "hanging": hanging.end(60)}
+    finally:
+        for command in (killed, hanging):
+            if command.process.poll() is None:
+                command.end(0.1)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("how", "said"), [("killed", "is gone: it was killed or crashed"), ("hanging", "has given no sign for 5 s")]
+)
+def test_run_that_loses_a_rank_ends_with_a_line_that_names_it(lost: dict[str, Any], how: str, said: str) -> None:
+    (pid,) = lost["pids"][how]
+    named = f"fedlit: Rank 1 (process {pid} on "
+    lines = [line for line in lost[how].said.read_text().splitlines() if line.startswith(named)]
+    assert any(said in line and "continue with --resume" in line for line in lines)
+    assert lost["codes"][how] == 1
+    assert not alive(pid)
+
+
+@pytest.mark.parametrize("how", ["killed", "hanging"])
+def test_run_that_lost_a_rank_can_be_continued(lost: dict[str, Any], how: str) -> None:
+    run = lost[how].folder / "run"
+    rounds = len(read_metrics(run / "metrics.csv"))
+    assert not (run / "lock").exists()
+    words = [*lost[how].words, "--trainer.rounds", str(rounds), "--resume"]
+    command = [sys.executable, ROOT / "fedlit_start.py", "fit", *words]
+    answer = subprocess.run(command, cwd=lost[how].folder, env=PLAIN, capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    assert "had 2 processes so far and goes on with 1" in answer.stderr
+    assert [row["round"] for row in read_metrics(run / "metrics.csv")] == list(range(rounds + 1))
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"devices": 2, "strategy": "fsdp"}, "spreads one model's parameters over processes"),
+        ({"devices": 2, "strategy": "deepspeed_stage_2"}, "spreads one model's parameters over processes"),
+        ({"devices": 2, "strategy": "ddp_spawn"}, "give ddp, or leave it out"),
+        ({"devices": 2, "strategy": object()}, "trainer.strategy is a object"),
+        ({"devices": 2, "accelerator": "gpu"}, "this machine has no GPU"),
+        ({"devices": 2, "accelerator": "tpu"}, "clients train on the processor"),
+        ({"devices": 0}, "trainer.devices is 0"),
+        ({"num_nodes": 0}, "trainer.num_nodes is 0"),
+        ({"rank_timeout": 0}, "trainer.rank_timeout is 0"),
+    ],
+)
+def test_processes_that_make_no_sense_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        FederatedTrainer(**options)
+
+
+def test_processes_of_torchrun_must_be_as_many_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match="torchrun started 4 processes, but .* is 2 × 1"):
+        FederatedTrainer(devices=2)
+
+
+def test_other_versions_and_data_of_a_rank_are_named() -> None:
+    ours = ({"trainer": {"rounds": 3, "run": "a"}}, {"torch": "2.13.0"}, "beef")
+    check_alike([ours, ({"trainer": {"rounds": 3, "run": "b"}}, {"torch": "2.13.0"}, "beef")])
+    with pytest.raises(ConfigError, match="Ranks 0 and 1 .* the version of torch is 2.13.0 and 2.12.0"):
+        check_alike([ours, (ours[0], {"torch": "2.12.0"}, "beef")])
+    with pytest.raises(ConfigError, match="the data is beef and dead"):
+        check_alike([ours, (ours[0], ours[1], "dead")])
+
+
+def test_lanes_may_change_with_the_number_of_processes_but_not_the_engine() -> None:
+    had = {"engine": "vectorized", "lanes": 4, "workers": 2, "compiled": False, "processes": 2}
+    recorded = {"choice": had, "request": dict.fromkeys(had)}
+    check_same_engine(recorded, Request(lanes=8), processes=3)
+    with pytest.raises(ResumeError, match="trainer.lanes is 8"):
+        check_same_engine(recorded, Request(lanes=8), processes=2)
+    with pytest.raises(ResumeError, match="trainer.engine is sequential"):
+        check_same_engine(recorded, Request(engine="sequential"), processes=3)
+
+
+def test_one_process_starts_no_process_group() -> None:
+    trainer = FederatedTrainer(rounds=1, clients_per_round=2, strategy="ddp", enable_progress_bar=False)
+    trainer.fit(FedAvg(tiny_net().float()), datamodule=tiny_data())
+    assert not torch.distributed.is_initialized()
+    assert trainer.loop.ranks.size == 1
+
+
+# ---- other ways to start ---------------------------------------------------------------------------------------------
+
+
+def test_notebook_has_what_its_processes_computed(tmp_path: Path) -> None:
+    program = f"""
+import fedlit
+from fedlit.conformance.problem import LOCAL, new_trainer, tiny_data, tiny_net
+trainer = new_trainer(rounds=3, clients_per_round=3, devices=2, strategy="ddp_notebook", run={str(tmp_path / "run")!r})
+client = fedlit.FedBC(tiny_net(), **LOCAL)
+trainer.fit(client, datamodule=tiny_data())
+print(trainer.summary["rounds"], trainer.summary["processes"], len(trainer.loop.history.rows), trainer.interrupted)
+print(float(client.net.linear.weight.sum()))
+"""
+    command = [sys.executable, "-c", program]
+    answer = subprocess.run(command, cwd=ROOT, env=PLAIN, capture_output=True, text=True, timeout=300)
+    assert answer.returncode == 0, answer.stderr
+    first, weight = answer.stdout.splitlines()
+    assert first == "3 2 4 False"
+    straight = ranked.fit(FedBC(ranked.conformance_net(), **LOCAL), ranked.conformance_data(), rounds=3)
+    assert float(weight) == float(straight.loop.server.params["linear.weight"].detach().sum())
+    assert len(read_metrics(tmp_path / "run" / "metrics.csv")) == 4
+
+
+@pytest.mark.slow
+def test_fedbn_with_resnet20_is_the_same_in_two_processes(folder: Path) -> None:
+    straight = ranked.play_resnet(1, folder)
+    for rank in play("resnet", 2, folder):
+        assert largest_gap(straight["all"], rank["all"]) <= 1e-10
+        assert any("num_batches_tracked" in name for name in rank["all"])
+
+
+@pytest.mark.slow
+def test_two_nodes_of_torchrun_need_no_common_folder(tmp_path: Path) -> None:
+    def start(node: int, port: int, *options: str) -> "subprocess.Popen[str]":
+        folder = tmp_path / f"node{node}"
+        folder.mkdir(exist_ok=True)
+        nodes = ["--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *nodes, "--master-addr", "127.0.0.1"]
+        words = [*TINY.split(), "--trainer.num_nodes", "2", *options]
+        command = [*torchrun, "--master-port", str(port), "--", str(ROOT / "fedlit_start.py"), "fit", *words]
+        return subprocess.Popen(
+            command, cwd=folder, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def both(*options: str) -> None:
+        port = free_port()
+        nodes = [start(node, port, *options) for node in (0, 1)]
+        said = [node.communicate(timeout=300)[0] for node in nodes]
+        assert [node.returncode for node in nodes] == [0, 0], "\n".join(said)
+
+    both()
+    both("--trainer.rounds", "5", "--resume")
+    rounds = [row["round"] for row in read_metrics(tmp_path / "node0" / "run" / "metrics.csv")]
+    assert rounds == [0, 1, 2, 3, 4, 5]
+    assert not (tmp_path / "node1" / "run").exists()
+
+
+def free_port() -> int:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port: int = held.getsockname()[1]
+        return port
