@@ -15,6 +15,7 @@ COMMANDS = {
     "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
     "sweep": "search settings with a W&B sweep file, without a server: fedlit sweep synthetic_fedbc --jobs 2",
     "compare": "several configs with several seeds in one command: fedlit compare --configs A,B --seeds 5",
+    "reproduce": "make a paper's table again, beside its numbers: fedlit reproduce list",
     "report": "tables with seeds and intervals, and figures: fedlit report runs",
     "dashboard": "runs as one HTML file to look around in: fedlit dashboard runs",
     "workspace": "make a W&B workspace that shows users, coefficients and λ: fedlit workspace --entity NAME",
