@@ -78,11 +78,10 @@ def prepare(args: argparse.Namespace) -> Reproduction:
 
 def announce(made: Reproduction, jobs: int, console: Console) -> None:
     """What is about to happen, and about how long it takes."""
-    searched = sum(made.tries(cell) for cell in made.sources)
-    search = f"{searched} runs to find values, then " if searched else ""
+    search = f"{made.tries} runs to find values, then " if made.tries else ""
     at_a_time = f", {jobs} at a time" if jobs > 1 else ""
     console.print(
-        f"{made.table.name}: {len(made.cells)} cells; {search}{made.total - searched} runs{at_a_time}: about "
+        f"{made.table.name}: {len(made.cells)} cells; {search}{made.total - made.tries} runs{at_a_time}: about "
         f"{duration(made.cost / jobs)} on two cores that do nothing else",
         soft_wrap=True,
     )
@@ -94,7 +93,8 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> list[Re
     results = collect(made)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in HEADINGS:
-        grid.add_column(heading, justify="right" if heading in ("paper", "ours", "n", "difference") else "left")
+        is_number = heading in ("paper", "ours", "n", "difference")
+        grid.add_column(heading, justify="right" if is_number else "left", no_wrap=heading != "found")
     for one in results:
         grid.add_row(*entries(one, style_for(one)))
     console.print(grid)

@@ -37,19 +37,29 @@ class Reproduction(Experiment):
         super().__init__(ledger)
         self.table, self.cells, self.seeds, self.rounds = table, cells, seeds, rounds
         self.sources = list({table.source(cell).name: table.source(cell) for cell in cells}.values())
-        self.total = sum(self.tries(cell) + seeds for cell in self.sources)
-        self.cost = sum(self.cost_of(cell) for cell in self.sources)
+        searches = (table.search_of(cell) for cell in self.sources)
+        self.searches = list({cell.name: cell for cell in searches}.values())
+        self.tries = sum(count for cell in self.searches for _, count in self.counted_stages(cell))
+        self.total = self.tries + seeds * len(self.sources)
+        own = seeds * sum(table.seconds(cell, self.rounds_of(cell)) for cell in self.sources)
+        self.cost = own + sum(self.search_cost(cell) for cell in self.searches)
 
     def jobs(self) -> Iterator[Job | None]:
-        """Cell by cell; while one waits for its search, the next goes on."""
-        strands = [self.strand(cell) for cell in self.sources]
+        """Cell by cell, each after its search; while one waits for what still runs, the next goes on."""
+        strands: list[Iterator[Job | None]] = []
+        begun: set[str] = set()
+        for cell in self.sources:
+            search = self.table.search_of(cell)
+            strands += [self.search(search)] if search.name not in begun else []
+            strands.append(self.own_runs(cell))
+            begun.add(search.name)
         while strands:
             job, strands = first_ready(strands)
             if job is not None or strands:
                 yield job
 
-    def strand(self, cell: Cell) -> Iterator[Job | None]:
-        """A cell's runs in their order; None while the next depends on what still runs."""
+    def search(self, cell: Cell) -> Iterator[Job | None]:
+        """The runs that find a cell's values; None while the next depends on what still runs."""
         points: Sequence[Mapping[str, Any]] = cell.points()
         for stage in self.stages(cell):
             jobs = self.stage_jobs(cell, stage, points)
@@ -57,6 +67,11 @@ class Reproduction(Experiment):
             while not all(self.is_judged(job) for job in jobs):
                 yield None
             points = self.best(jobs, stage.keep)
+
+    def own_runs(self, cell: Cell) -> Iterator[Job | None]:
+        """The table's runs of a cell, once its values are known; none where no point of its grid could be run."""
+        while (points := self.candidates(cell)) is None:
+            yield None
         for point in points:
             yield from (self.job(cell, point, seed) for seed in range(self.seeds))
 
@@ -65,8 +80,9 @@ class Reproduction(Experiment):
         tuning = self.table.tuning
         if not cell.row.grid or tuning is None:
             return []
-        last = Stage("try", self.rounds, 1)
-        short = tuning.rounds is not None and tuning.rounds < self.rounds and tuning.keep < len(cell.points())
+        rounds = self.rounds_of(cell)
+        last = Stage("try", rounds, 1)
+        short = tuning.rounds is not None and tuning.rounds < rounds and tuning.keep < len(cell.points())
         return [Stage("look", tuning.rounds or 0, tuning.keep), last] if short else [last]
 
     def stage_jobs(self, cell: Cell, stage: Stage, points: Sequence[Mapping[str, Any]]) -> list[Job]:
@@ -82,7 +98,7 @@ class Reproduction(Experiment):
         self, cell: Cell, point: Mapping[str, Any], seed: int, name: str | None = None, *, rounds: int | None = None
     ) -> Job:
         """One run: of the table, or, with a name, of the search before it."""
-        rounds = rounds or self.rounds
+        rounds = rounds or self.rounds_of(cell)
         full_name = f"{cell.slug}-{name or f'seed{seed}'}"
         labels = short_names(list(point))
         return Job(
@@ -112,26 +128,32 @@ class Reproduction(Experiment):
         trial = self.ledger.trials.get(job.name)
         return trial is not None and trial.arguments == list(job.arguments) and trial.status in ("finished", "failed")
 
-    def chosen(self, cell: Cell) -> dict[str, Any] | None:
-        """The values that the search found for a cell with runs; None while it is not done, or where all failed."""
-        points = cell.points()
-        for stage in self.stages(cell):
-            jobs = self.stage_jobs(cell, stage, points)
+    def candidates(self, cell: Cell) -> list[dict[str, Any]] | None:
+        """The point that the search found for a cell with runs, none where all failed; None while it is not done."""
+        search = self.table.search_of(cell)
+        points = search.points()
+        for stage in self.stages(search):
+            jobs = self.stage_jobs(search, stage, points)
             if not all(self.is_judged(job) for job in jobs):
                 return None
             points = self.best(jobs, stage.keep)
+        return points
+
+    def found(self, cell: Cell) -> dict[str, Any] | None:
+        """The values that the search found for a cell; None while it is not done, or where all failed."""
+        points = self.candidates(self.table.source(cell))
         return points[0] if points else None
 
     def seed_jobs(self, cell: Cell) -> list[Job]:
         """The table's runs of a cell; none while its values are not known."""
-        source = self.table.source(cell)
-        point = self.chosen(source)
+        source, point = self.table.source(cell), self.found(cell)
         return [] if point is None else [self.job(source, point, seed) for seed in range(self.seeds)]
 
     def rate(self, trial: Trial) -> str:
         """Read a run's number; one that lacks it has failed."""
-        cell = next(cell for cell in self.sources if cell.name == trial.parameters["cell"])
-        reading = self.search_reading() if trial.parameters["searched"] else self.table.reading_of(cell)
+        cells = {cell.name: cell for cell in (*self.searches, *self.sources)}
+        own = self.table.reading_of(cells[trial.parameters["cell"]])
+        reading = self.search_reading() if trial.parameters["searched"] else own
         try:
             run = read_run(self.folder / trial.run)
             trial.value = value_of(run, reading)
@@ -150,9 +172,9 @@ class Reproduction(Experiment):
         assert tuning is not None, "a search has its reading"
         return Reading(tuning.metric, tuning.last)
 
-    def tries(self, cell: Cell) -> int:
-        """Runs of its search."""
-        return sum(count for _, count in self.counted_stages(cell))
+    def rounds_of(self, cell: Cell) -> int:
+        """Of its runs: the file's, or as many fewer as were asked for in the whole table."""
+        return max(1, round(self.table.rounds_of(cell) * self.rounds / self.table.rounds))
 
     def counted_stages(self, cell: Cell) -> list[tuple[Stage, int]]:
         """The stages with the number of their runs."""
@@ -162,10 +184,9 @@ class Reproduction(Experiment):
             count = min(count, stage.keep)
         return counted
 
-    def cost_of(self, cell: Cell) -> float:
-        """Seconds of all its runs, one after the other."""
-        searched = sum(count * self.table.seconds(cell, stage.rounds) for stage, count in self.counted_stages(cell))
-        return searched + self.seeds * self.table.seconds(cell, self.rounds)
+    def search_cost(self, cell: Cell) -> float:
+        """Seconds of the runs that find its values, one after the other."""
+        return sum(count * self.table.seconds(cell, stage.rounds) for stage, count in self.counted_stages(cell))
 
     def check(self) -> None:
         """Refuse what fit would refuse, before any run: every row and every column is tried once."""
@@ -173,7 +194,7 @@ class Reproduction(Experiment):
         columns = {cell.column.name: cell for cell in reversed(self.sources)}
         for cell in {cell.name: cell for cell in (*rows.values(), *columns.values())}.values():
             try:
-                parse_fit(self.table.arguments(cell, cell.points()[0], 0, self.rounds))
+                parse_fit(self.table.arguments(cell, cell.points()[0], 0, self.rounds_of(cell)))
             except ConfigError as error:
                 raise ConfigError(f"{self.table.path.name}: {cell.name}: {error}") from error
 

@@ -22,7 +22,7 @@ from fedlit.report.papers import PaperRow, in_our_unit, read_table
 _TABLE = ("title", "paper", "rounds", "seeds", "cell", "set", "tune", "columns", "rows", "notes")
 _READ = ("metric", "last", "best", "domain")
 _TUNE = ("seed", "metric", "last", "rounds", "keep")
-_COLUMN = ("words", "set", "seconds", "paper", "cell", "runs_of")
+_COLUMN = ("words", "set", "rounds", "seconds", "paper", "cell", "runs_of", "values_of")
 _ROW = ("config", "set", "in", "tune", "follow", "only", "slower", "paper", "cell", "runs_of", "counts")
 START_S = 6.0
 """Seconds until a run has begun: most of it is importing torch."""
@@ -70,12 +70,16 @@ class Column:
     words: Mapping[str, str]
     """What stands for `{word}` in the rows' configs."""
     options: Mapping[str, Any]
+    rounds: int | None
+    """Where they are not the table's."""
     seconds: float
     """Of a run with all rounds, on two cores."""
     paper: Mapping[str, str]
     reading: Mapping[str, Any]
     runs_of: str | None
     """The column whose runs it reads, if it has none of its own."""
+    values_of: str | None
+    """The column in which the values are searched, if not in this one."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +193,17 @@ class TableFile:
         name = self.reading_of(cell).metric
         return in_our_unit(name, row.mean), None if row.std is None else in_our_unit(name, row.std)
 
+    def rounds_of(self, cell: Cell) -> int:
+        """Of a run of a cell."""
+        return cell.column.rounds or self.rounds
+
     def seconds(self, cell: Cell, rounds: int) -> float:
         """About how long a run takes."""
-        return START_S + cell.column.seconds * cell.row.slower * rounds / self.rounds
+        return START_S + cell.column.seconds * cell.row.slower * rounds / self.rounds_of(cell)
+
+    def search_of(self, cell: Cell) -> Cell:
+        """The cell in whose column the values of a cell with runs are searched."""
+        return Cell(cell.row, self.columns[cell.column.values_of or cell.column.name])
 
 
 def slug(name: str) -> str:
@@ -259,10 +271,12 @@ def read_column(name: str, held: Mapping[str, Any], where: str) -> Column:
         name=name,
         words={key: str(value) for key, value in options(held, "words", place).items()},
         options=options(held, "set", place),
+        rounds=whole(held, "rounds", place) if "rounds" in held else None,
         seconds=number(held, "seconds", place, 0.0),
         paper={key: str(value) for key, value in options(held, "paper", place).items()},
         reading=read_reading(held.get("cell") or {}, f"{place}.cell"),
         runs_of=text(held, "runs_of", place) if "runs_of" in held else None,
+        values_of=text(held, "values_of", place) if "values_of" in held else None,
     )
 
 
@@ -328,8 +342,9 @@ def check_references(table: TableFile, where: str) -> None:
         if row.grid and table.tuning is None:
             raise ConfigError(f"{place}.tune has a grid, but {where} does not say how: add tune: {{seed, metric}}.")
     for column in table.columns.values():
-        if column.runs_of is not None:
-            known_name(column.runs_of, table.columns, f"{where}: columns.{column.name}.runs_of", "column")
+        for key, other in (("runs_of", column.runs_of), ("values_of", column.values_of)):
+            if other is not None:
+                known_name(other, table.columns, f"{where}: columns.{column.name}.{key}", "column")
     if table.tuning is not None and table.tuning.seed < table.seeds:
         raise ConfigError(
             f"{where}: tune.seed is {table.tuning.seed}, with which the table runs too (0 to {table.seeds - 1}). Give "
@@ -337,6 +352,7 @@ def check_references(table: TableFile, where: str) -> None:
         )
     for cell in {table.source(cell).name: table.source(cell) for cell in table.cells}.values():
         check_config(cell, where)
+        check_followed(table, cell, where)
     slugs = [cell.slug for cell in table.cells]
     twice = [cell.name for cell in table.cells if slugs.count(cell.slug) > 1]
     if twice:
@@ -354,6 +370,24 @@ def check_config(cell: Cell, where: str) -> None:
         ) from error
     except ConfigError as error:
         raise ConfigError(f"{where}: rows.{cell.row.name}.config: {error}") from error
+
+
+def check_followed(table: TableFile, cell: Cell, where: str) -> None:
+    """What another option takes its value from is set or searched."""
+    row = cell.row
+    given = {
+        **table.options,
+        **cell.column.options,
+        **row.options,
+        **row.per_column.get(cell.column.name, {}),
+        **row.grid,
+    }
+    for name, source in row.follow.items():
+        if source not in given:
+            raise ConfigError(
+                f"{where}: rows.{row.name}.follow.{name} names {source}, which is neither set nor searched in the column "
+                f"{cell.column.name}. Add it to set or tune."
+            )
 
 
 def find_numbers(table: TableFile, where: str) -> dict[str, PaperRow]:

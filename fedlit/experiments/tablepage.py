@@ -84,7 +84,7 @@ def collect(made: Reproduction) -> list[Result]:
             except RunError:  # somebody took the folder away
                 continue
             values += [value] if value is not None else []
-        point = made.chosen(made.table.source(cell))
+        point = made.found(cell)
         command = jobs[0].command if jobs else ""
         results.append(Result(cell, reading, values, point, made.table.paper_number(cell), command))
     return results
@@ -223,13 +223,16 @@ def table_command(made: Reproduction) -> str:
 def how(made: Reproduction) -> str:
     """Runs, rounds and the search, in sentences."""
     table, tuning = made.table, made.table.tuning
-    said = f"{made.seeds} runs of {made.rounds} rounds for each cell, mean ± standard deviation (n − 1)."
-    stages = next((made.stages(cell) for cell in made.sources if made.stages(cell)), [])
+    rounds = " or ".join(dict.fromkeys(str(made.rounds_of(cell)) for cell in made.sources))
+    said = f"{made.seeds} runs of {rounds} rounds for each cell, mean ± standard deviation (n − 1)."
+    stages = next((made.stages(cell) for cell in made.searches if made.stages(cell)), [])
     if tuning is None or not stages:
         return said
     said += f" Values are searched on {tuning.metric} (mean of the last {tuning.last}) with seed {tuning.seed}"
+    places = dict.fromkeys(cell.column.name for cell in made.searches)
+    said += f", in the column {' and '.join(places)}" if len(places) < len(table.columns) else ""
     if len(stages) > 1:
-        said += f": every point runs for {stages[0].rounds} rounds, the best {tuning.keep} for {made.rounds}"
+        said += f": every point runs for {stages[0].rounds} rounds, the best {tuning.keep} for {stages[1].rounds}"
     grids = "; ".join(
         f"{one.name}: {', '.join(f'{name} {list(values)}' for name, values in one.grid.items())}"
         for one in table.rows.values()
