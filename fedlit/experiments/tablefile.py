@@ -385,8 +385,8 @@ def check_followed(table: TableFile, cell: Cell, where: str) -> None:
     for name, source in row.follow.items():
         if source not in given:
             raise ConfigError(
-                f"{where}: rows.{row.name}.follow.{name} names {source}, which is neither set nor searched in the column "
-                f"{cell.column.name}. Add it to set or tune."
+                f"{where}: rows.{row.name}.follow.{name} names {source}, which is neither set nor searched in "
+                f"the column {cell.column.name}. Add it to set or tune."
             )
 
 
