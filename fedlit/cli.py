@@ -19,7 +19,7 @@ COMMANDS = {
     "report": "tables with seeds and intervals, and figures: fedlit report runs",
     "dashboard": "runs as one HTML file to look around in: fedlit dashboard runs",
     "workspace": "make a W&B workspace that shows users, coefficients and λ: fedlit workspace --entity NAME",
-    "list": "algorithms, data sets, configs, sweeps and metrics, each with a line",
+    "list": "algorithms, data sets, configs, sweeps, tables and metrics, each with a line",
     "export": "the models of a run as plain state dicts",
     "conformance": "check every algorithm, or your own, against what all must pass",
     "bench": "client steps per second of each engine against a hand-written loop",

@@ -190,9 +190,11 @@ class Reproduction(Experiment):
 
     def check(self) -> None:
         """Refuse what fit would refuse, before any run: every row and every column is tried once."""
-        rows = {cell.row.name: cell for cell in reversed(self.sources)}
-        columns = {cell.column.name: cell for cell in reversed(self.sources)}
-        for cell in {cell.name: cell for cell in (*rows.values(), *columns.values())}.values():
+        tried: set[str] = set()
+        for cell in self.sources:
+            if tried >= {f"row {cell.row.name}", f"column {cell.column.name}"}:
+                continue
+            tried |= {f"row {cell.row.name}", f"column {cell.column.name}"}
             try:
                 parse_fit(self.table.arguments(cell, cell.points()[0], 0, self.rounds_of(cell)))
             except ConfigError as error:

@@ -392,7 +392,7 @@ def check_followed(table: TableFile, cell: Cell, where: str) -> None:
 
 def find_numbers(table: TableFile, where: str) -> dict[str, PaperRow]:
     """The paper's number of every cell whose row has one."""
-    found = {}
+    found, tables = {}, {}
     for cell in table.cells:
         if cell.row.paper is None:
             continue
@@ -402,7 +402,7 @@ def find_numbers(table: TableFile, where: str) -> dict[str, PaperRow]:
         if name is None:
             raise ConfigError(f"{place}: nothing says which table. Add paper: NAME to {where}.")
         try:
-            rows = read_table(name).rows
+            tables[name] = rows = tables[name] if name in tables else read_table(name).rows
         except ConfigError as error:
             raise ConfigError(f"{where}: paper: {str(error).removeprefix('--against ')}") from error
         alike = [
