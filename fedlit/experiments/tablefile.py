@@ -392,7 +392,8 @@ def check_followed(table: TableFile, cell: Cell, where: str) -> None:
 
 def find_numbers(table: TableFile, where: str) -> dict[str, PaperRow]:
     """The paper's number of every cell whose row has one."""
-    found, tables = {}, {}
+    found: dict[str, PaperRow] = {}
+    tables: dict[str, Sequence[PaperRow]] = {}
     for cell in table.cells:
         if cell.row.paper is None:
             continue
