@@ -50,8 +50,8 @@ def main(args: argparse.Namespace) -> int:
     made.ledger.make_folder()
     if not made.run(console, args.jobs, retry_failed=args.retry_failed):
         return 130
-    results = conclude(made, args.page, console)
-    return 1 if any(len(one.values) < made.seeds for one in results) else 0
+    conclude(made, args.page, console)
+    return 0 if made.is_whole() else 1
 
 
 def prepare(args: argparse.Namespace) -> Reproduction:
@@ -82,14 +82,14 @@ def announce(made: Reproduction, jobs: int, console: Console) -> None:
     at_a_time = f", {jobs} at a time" if jobs > 1 else ""
     console.print(
         f"{made.table.name}: {len(made.cells)} cells; {search}{made.total - made.tries} runs{at_a_time}: about "
-        f"{duration(made.cost / jobs)} on two cores that do nothing else",
+        f"{duration(made.cost / jobs)} in all on two cores that do nothing else",
         soft_wrap=True,
     )
     console.print(f"folder: {made.folder}", soft_wrap=True)
 
 
-def conclude(made: Reproduction, copy: Path | None, console: Console) -> list[Result]:
-    """Print the table and write the page; returns the cells."""
+def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
+    """Print the table and write the page."""
     results = collect(made)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in HEADINGS:
@@ -101,7 +101,6 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> list[Re
     for line in summary_lines(made, results):
         console.print(line, soft_wrap=True)
     write_page(made, results, copy, console)
-    return results
 
 
 def write_page(made: Reproduction, results: Sequence[Result], copy: Path | None, console: Console) -> None:

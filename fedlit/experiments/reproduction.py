@@ -114,7 +114,7 @@ class Reproduction(Experiment):
     def best(self, jobs: Sequence[Job], keep: int) -> list[dict[str, Any]]:
         """The points of a stage that were best by validation, the first of equals; none that failed."""
         assert self.table.tuning is not None, "a stage belongs to a search"
-        finished = [job for job in jobs if self.ledger.trials[job.name].status == "finished"]
+        finished = [job for job in jobs if self.is_finished(job)]
         sign = 1 if metric(self.table.tuning.metric).best == "min" else -1
         ranked = sorted(finished, key=lambda job: sign * (self.ledger.trials[job.name].value or 0.0))
         return [{option: job.parameters[option] for option in self.grid_of(job)} for job in ranked[:keep]]
@@ -144,26 +144,37 @@ class Reproduction(Experiment):
         points = self.candidates(self.table.source(cell))
         return points[0] if points else None
 
+    def is_whole(self) -> bool:
+        """Whether all runs of the table are finished."""
+        jobs = [self.seed_jobs(cell) for cell in self.sources]
+        return all(jobs) and all(self.is_finished(job) for own in jobs for job in own)
+
+    def is_finished(self, job: Job) -> bool:
+        """Whether it came to its end as it should."""
+        return self.is_judged(job) and self.ledger.trials[job.name].status == "finished"
+
     def seed_jobs(self, cell: Cell) -> list[Job]:
         """The table's runs of a cell; none while its values are not known."""
         source, point = self.table.source(cell), self.found(cell)
         return [] if point is None else [self.job(source, point, seed) for seed in range(self.seeds)]
 
     def rate(self, trial: Trial) -> str:
-        """Read a run's number; one that lacks it has failed."""
+        """Read a run's number; a point of a search that lacks it has failed."""
         cells = {cell.name: cell for cell in (*self.searches, *self.sources)}
-        own = self.table.reading_of(cells[trial.parameters["cell"]])
-        reading = self.search_reading() if trial.parameters["searched"] else own
+        own, searched = self.table.reading_of(cells[trial.parameters["cell"]]), trial.parameters["searched"]
+        reading = self.search_reading() if searched else own
         try:
             run = read_run(self.folder / trial.run)
             trial.value = value_of(run, reading)
         except RunError as error:
             trial.status, trial.reason = "failed", str(error)
             return ""
-        if trial.value is None:
-            measured_names = ", ".join(run.metrics)
-            trial.status, trial.reason = "failed", f"It did not measure {reading.words}. It measured {measured_names}."
+        if trial.value is None and searched:
+            names = ", ".join(run.metrics)
+            trial.status, trial.reason = "failed", f"It did not measure {reading.metric}. It measured {names}."
             return ""
+        if trial.value is None:  # a threshold that was never reached; other cells may read the same run
+            return f"no {reading.metric}"
         return f"{reading.metric} {shown(reading.metric, trial.value)}"
 
     def search_reading(self) -> Reading:

@@ -76,8 +76,7 @@ def collect(made: Reproduction) -> list[Result]:
         reading, jobs = made.table.reading_of(cell), made.seed_jobs(cell)
         values = []
         for job in jobs:
-            trial = made.ledger.trials.get(job.name)
-            if trial is None or trial.status != "finished" or not made.is_judged(job):
+            if not made.is_finished(job):
                 continue
             try:
                 value = value_of(read_run(job.folder), reading)
@@ -162,7 +161,7 @@ def summary_lines(made: Reproduction, results: Sequence[Result]) -> list[str]:
     lines += scale_lines(made)
     short = [one.cell.name for one in results if len(one.values) < made.seeds]
     if short:
-        lines.append(f"Not all runs are there for {', '.join(short)}.")
+        lines.append(f"Fewer numbers than runs were asked for: {', '.join(short)}.")
     failed = [trial for trial in made.ledger.with_status("failed") if not trial.parameters["searched"]]
     lines += [f"{trial.name} failed: {trial.reason}" for trial in failed]
     spent = sum(trial.seconds for trial in made.ledger.trials.values())

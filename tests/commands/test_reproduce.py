@@ -105,8 +105,19 @@ def test_show_prints_what_is_finished_and_runs_nothing(call: Call, here: Path) -
     shutil.rmtree(here / "out" / "E=5-FedBC-seed1")
     answer = call("reproduce tiny.yaml --out out --show")
     assert answer.code == 0
-    assert "Not all runs are there for FedBC:E=5." in answer.out
+    assert "Fewer numbers than runs were asked for: FedBC:E=5." in answer.out
     assert not (here / "out" / "E=5-FedBC-seed1").exists()
+
+
+def test_a_run_that_lacks_the_number_is_no_failure_and_other_cells_read_it(call: Call, here: Path) -> None:
+    columns = {"E=1": TINY["columns"]["E=1"] | {"cell": {"metric": "rounds_to/0.99"}, "paper": {}}}
+    columns["also"] = {"runs_of": "E=1", "cell": {"metric": "local/acc"}}
+    write_table(here, columns=columns, rows={"FedAvg": {"config": "synthetic_fedavg.yaml"}})
+    answer = call("reproduce tiny.yaml --out out")
+    assert answer.code == 0, answer
+    shown = rows_of((here / "out" / "page.md").read_text())
+    assert shown["FedAvg:E=1"][1:5] == ["—", "—", "0", "—"]
+    assert shown["FedAvg:also"][3] == "2"
 
 
 def test_a_list_names_every_table_with_its_cost(call: Call) -> None:
