@@ -18,6 +18,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition.base import Partition
 from fedlit.errors import ConfigError, nearest
 from fedlit.experiments.sweepfile import shipped_sweeps
+from fedlit.experiments.tablefile import shipped_tables
 from fedlit.server.cloud import Mixing
 from fedlit.server.optimizers import ServerOptimizer
 from fedlit.server.sampling import Sampler
@@ -35,7 +36,7 @@ KINDS = {
     "distributions": Distribution,
 }
 """Name of a list -> what its public classes are."""
-FILES = {"configs": shipped_configs, "sweeps": shipped_sweeps}
+FILES = {"configs": shipped_configs, "sweeps": shipped_sweeps, "tables": shipped_tables}
 LISTS = (*KINDS, *FILES, "metrics")
 
 
@@ -80,7 +81,7 @@ def first_line(documented: type) -> str:
 
 
 def first_comment(path: Path) -> str:
-    """The line with which a config or a sweep begins."""
+    """The line with which a config, a sweep or a table begins."""
     return path.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ")
 
 

@@ -18,10 +18,11 @@ _ENOUGH = 0.1
 class Board:
     """A bar over all jobs and one for each that runs; without a terminal a line for each that ends."""
 
-    def __init__(self, console: Console, what: str, total: int, slots: int) -> None:
+    def __init__(self, console: Console, what: str, total: int, slots: int, cost: float | None = None) -> None:
         self.console, self.what, self.total, self.slots = console, what, total, slots
         self.done, self.failed = 0, 0
-        self._jobs_made, self._seconds = 0.0, 0.0  # in this process, with the time that they took in a slot
+        self._cost_left = self._cost = float(total) if cost is None else cost  # in the unit of the jobs' own
+        self._cost_made, self._seconds = 0.0, 0.0  # in this process, with the time that it took in a slot
         self._processes: Sequence[Process] = ()
         self._waited_for = ""
         self._bars: dict[str, TaskID] = {}
@@ -66,7 +67,8 @@ class Board:
         if outcome.status == "stopped":
             self._say(f"{outcome.job.name} stopped after {duration(outcome.seconds)}; it can be continued")
             return
-        self._jobs_made += 1 - share_at_start
+        self._cost_left -= outcome.job.cost
+        self._cost_made += outcome.job.cost * (1 - share_at_start)
         self._seconds += outcome.seconds
         self.done += outcome.status == "finished"
         self.failed += outcome.status == "failed"
@@ -78,8 +80,9 @@ class Board:
         why = f": {outcome.reason}" if outcome.reason else ""
         self._say(f"{place}{about} {how}{note}{self.time_left()}{why}")
 
-    def skip(self, *, failed: bool) -> None:
+    def skip(self, *, failed: bool, cost: float = 1.0) -> None:
         """Count a job that an earlier command ran."""
+        self._cost_left -= cost
         self.failed += failed
         self.done += not failed
 
@@ -96,13 +99,15 @@ class Board:
 
     def time_left(self) -> str:
         """`, about 3 min left` from what was done so far, in finished and in running jobs; empty at first."""
-        made, seconds, left = self._jobs_made, self._seconds, float(self.total - self.done - self.failed)
+        made, seconds, left = self._cost_made, self._seconds, self._cost_left
         for process in self._processes:
-            share = process.job.share_done()
-            made, seconds, left = made + share - process.share_at_start, seconds + process.seconds, left - share
-        if left <= 0 or made < _ENOUGH:
+            share, cost = process.job.share_done(), process.job.cost
+            made, left = made + cost * (share - process.share_at_start), left - cost * share
+            seconds += process.seconds
+        one = self._cost / self.total  # an average job's
+        if left <= one * 1e-6 or made < _ENOUGH * one:
             return ""
-        return f", about {duration(left * seconds / made / min(self.slots, ceil(left)))} left"
+        return f", about {duration(left * seconds / made / min(self.slots, ceil(left / one)))} left"
 
     def _say(self, line: str) -> None:
         self._progress.console.print(line, soft_wrap=True)

@@ -19,6 +19,8 @@ class Experiment(ABC):
     what: str
     """What one of its jobs is called, in the plural."""
     total: int
+    cost: float | None = None
+    """Of all jobs together, where they are not alike."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -29,8 +31,11 @@ class Experiment(ABC):
         return self.ledger.path.parent
 
     @abstractmethod
-    def jobs(self) -> Iterator[Job]:
-        """All that belong to it, finished or not; the next is asked for when there is room for it."""
+    def jobs(self) -> Iterator[Job | None]:
+        """All that belong to it, finished or not; the next is asked for when there is room for it.
+
+        None means that the next one depends on what still runs.
+        """
 
     def rate(self, trial: Trial) -> str:
         """See what a finished trial came to, in a few words; may find that it failed after all."""
@@ -38,7 +43,7 @@ class Experiment(ABC):
 
     def run(self, console: Console, slots: int, *, retry_failed: bool) -> bool:
         """Run what is left to be run; whether all was, False if somebody stopped it."""
-        board = Board(console, self.what, self.total, slots)
+        board = Board(console, self.what, self.total, slots, self.cost)
         with claimed(self.folder):
             complete = Runner(slots, board, self.judge).run(self.unfinished(board, retry_failed=retry_failed))
             self.ledger.save()
@@ -48,14 +53,17 @@ class Experiment(ABC):
             )
         return complete
 
-    def unfinished(self, board: Board, *, retry_failed: bool) -> Iterator[Job]:
+    def unfinished(self, board: Board, *, retry_failed: bool) -> Iterator[Job | None]:
         """Neither what is finished nor, unless it is to be retried, what failed."""
         for job in self.jobs():
+            if job is None:
+                yield None
+                continue
             trial = self.ledger.enter(job)
             if trial.status == "finished":
                 self.rate(trial)
             if trial.status == "finished" or (trial.status == "failed" and not retry_failed):
-                board.skip(failed=trial.status == "failed")
+                board.skip(failed=trial.status == "failed", cost=job.cost)
                 continue
             trial.status = "running"
             self.ledger.save()  # before it starts: what runs is known

@@ -39,6 +39,8 @@ class Job:
     """What is set in this run and not in all."""
     about: str = ""
     """What is special about it, in a few words."""
+    cost: float = 1.0
+    """How long it takes beside the others of its experiment, in any unit."""
 
     @property
     def log(self) -> Path:

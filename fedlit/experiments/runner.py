@@ -18,7 +18,8 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 class Runner:
     """Runs what an iterator gives, `slots` at a time; `judge` records each end, and may see it otherwise.
 
-    The next job is asked for when there is room for it, so it may depend on what was judged before.
+    The next job is asked for when there is room for it, so it may depend on what was judged before; None in its place
+    means that it depends on what still runs, and is asked for again.
     """
 
     def __init__(self, slots: int, board: Board, judge: Callable[[Outcome], Outcome]) -> None:
@@ -28,7 +29,7 @@ class Runner:
         self.asked_to_stop = 0
         self._next: Job | None = None
 
-    def run(self, jobs: Iterator[Job]) -> bool:
+    def run(self, jobs: Iterator[Job | None]) -> bool:
         """Whether all were run; False if Ctrl-C or SIGTERM came, after the running ones have finished their round."""
         told = 0
         with self.board, told_to_stop(self):
@@ -44,16 +45,20 @@ class Runner:
                 self._end()
         return not self.asked_to_stop
 
-    def _fill(self, jobs: Iterator[Job]) -> bool:
+    def _fill(self, jobs: Iterator[Job | None]) -> bool:
         """Start jobs in the free slots; whether there is one more to be started."""
         for slot, cores in enumerate(self.cores):
             if self.asked_to_stop:
                 return False
             if slot in self.running:
                 continue
-            self._next = self._next or next(jobs, None)
             if self._next is None:
-                return False
+                try:
+                    self._next = next(jobs)
+                except StopIteration:
+                    return False
+            if self._next is None:
+                return True
             process = start(self._next, cores)
             if process is None:
                 self.board.waits_for(self._next)

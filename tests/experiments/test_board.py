@@ -44,6 +44,14 @@ def test_a_resumed_run_counts_as_much_as_was_left_of_it() -> None:
     assert board.time_left() == ", about 60 s left"
 
 
+def test_a_short_job_says_little_about_a_long_one() -> None:
+    board = Board(Console(file=io.StringIO()), "runs", total=3, slots=1, cost=120.0)
+    board.skip(failed=False, cost=10.0)
+    short = Job("short", Path("none"), (), 10, {}, cost=10.0)
+    board.ended(Outcome(short, "finished", 5.0), share_at_start=0.0)
+    assert board.time_left() == ", about 50 s left"
+
+
 def test_a_failure_is_said_with_its_reason_and_counts_as_done() -> None:
     board = make_board(total=2, slots=1)
     board.skip(failed=False)
