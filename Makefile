@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 30
 
 .PHONY: help run test test-all check install install-test bench clean
 
@@ -11,11 +12,11 @@ help: ## list these targets
 run: install ## train FedBC on generated data; repeat it to resume
 	$(BIN)/fedlit fit --config synthetic_fedbc.yaml --resume
 
-test: check ## ruff, mypy and the tests (about 25 minutes on two cores)
-	$(BIN)/python -m pytest -q -m "not slow"
+test: check ## ruff, mypy and the tests, as many at a time as there are cores (four at most)
+	$(BIN)/python -m pytest -q -m "not slow" $(SPREAD)
 
 test-all: check ## also the slow tests
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q $(SPREAD)
 
 check: install-test ## ruff and mypy
 	$(BIN)/ruff format --check .

@@ -107,7 +107,7 @@ def from_yaml(text: str) -> Clock | None:
 
 
 def test_yaml_of_the_page_is_found_by_the_names_of_its_classes() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    text, _ = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     latency = Latency(Exponential(2), Weibull(0.7, 1), network=Constant(0), speed=LogNormal(1, 0.5))
     assert from_yaml(yaml.safe_dump(yaml.safe_load(text)["trainer"])) == Clock(latency, deadline=20, dropout=0.1)
 
