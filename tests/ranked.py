@@ -26,6 +26,7 @@ from fedlit.conformance.problem import tiny_data as conformance_data
 from fedlit.conformance.problem import tiny_net as conformance_net
 from fedlit.errors import FedlitError
 from fedlit.models import ResNet20
+from fedlit.server.cloud import Cloud
 from tests.problems import TinyConv, tiny_data
 
 Found = dict[str, Any]
@@ -89,6 +90,7 @@ RUNS: dict[str, Callable[..., Found]] = {
     },
     "vectorized SCAFFOLD": partial(conforming, "SCAFFOLD I", engine="vectorized", compiled=False),
     "vectorized Ditto": partial(conforming, "Ditto, interleaved", engine="vectorized", compiled=False),
+    "cloud": partial(conforming, "FedBC", cloud=Cloud(servers=2), clients_per_round=1),
     "two clients": partial(conforming, "FedBC", clients_per_round=2),
     "BatchNorm": batch_norm,
     "many rows": many_rows,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Listener
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -173,6 +173,9 @@ class RankLauncher(_SubprocessScriptLauncher):
     everything without a word when a process ends; here the others are told, and end by themselves.
     """
 
+    started: ClassVar[list["subprocess.Popen[bytes]"]] = []
+    """Further ranks of this machine, by rank; they take part in every run of this process."""
+
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
         """Start the processes where nobody did yet, and call the function."""
         try:
@@ -181,12 +184,13 @@ class RankLauncher(_SubprocessScriptLauncher):
             raise ConfigError(" ".join(str(error).split())) from error
         if not self.cluster_environment.creates_processes_externally:
             self._call_children_scripts()
+            self.started.extend(self.procs)
             atexit.register(self.end_children)
         return function(*args, **kwargs)
 
     def check_children(self) -> None:
         """Raise where a rank has ended before it came."""
-        for rank, child in enumerate(self.procs, start=1):
+        for rank, child in enumerate(self.started, start=1):
             if child.poll() is not None:
                 raise RankError(
                     f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
@@ -196,10 +200,10 @@ class RankLauncher(_SubprocessScriptLauncher):
     def end_children(self) -> None:
         """At the end of this process no other one stays behind."""
         deadline = time.monotonic() + 10.0
-        for child in self.procs:
+        for child in self.started:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(max(0.1, deadline - time.monotonic()))
-        for child in self.procs:
+        for child in self.started:
             if child.poll() is None:
                 child.kill()
                 child.wait()
