@@ -70,7 +70,7 @@ class Gathering:
         client, round = self.client, server.rounds
         chosen, reporting = selection.train, set(selection.report)
         received, buffers = self.received(server, chosen)
-        sizes = self.population.sizes[chosen]
+        sizes = torch.from_numpy(self.population.sizes.numpy()[chosen])  # torch is slow with lists
         cohort = Cohort(
             round=round,
             clients=chosen,
