@@ -96,7 +96,7 @@ class Gathering:
         client, round = self.client, server.rounds
         chosen, reporting = selection.train, set(selection.report)
         received, buffers = self.received(server, chosen, model or clone(server.model))
-        sizes = self.population.sizes[chosen]
+        sizes = torch.from_numpy(self.population.sizes.numpy()[chosen])  # torch is slow with lists
         cohort = Cohort(
             round=round,
             clients=chosen,

@@ -26,7 +26,7 @@ from fedlit.client import Client
 from fedlit.cohort import Cohort, stacked
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
-from fedlit.divergence import check_divergence, check_server
+from fedlit.divergence import check_divergence, check_servers
 from fedlit.engines.choose import Choice, Room, check_same_engine, choose, make_engine, resumed_request
 from fedlit.engines.distributed import DistributedEngine
 from fedlit.errors import located
@@ -162,6 +162,7 @@ class FederatedLoop(_FitLoop):
             self.federation.mix(event, self.rounds_done + 1, iteration)
             for (server, cohort), step in zip(pairs, steps, strict=True):
                 self.step(server, cohort, step)
+            check_servers([server.model for server in event.servers], self.rounds_done + 1)
         self.keep(cohorts)
         for server, cohort in pairs:
             self.call(server, "on_server_step_end", cohort)
@@ -200,7 +201,6 @@ class FederatedLoop(_FitLoop):
         fixed = frozenset() if self.client.average_kept else cohort.own
         with located(f"in round {cohort.number}, in the server's optimiser {type(server.optimizer).__name__}"):
             server.step(cohort.pseudo_gradient, averaged_buffers(cohort), fixed=fixed)
-        check_server(server.model, cohort.number)
 
     def keep(self, cohorts: Sequence[Cohort]) -> None:
         """The rows of those who trained, until the round is committed or undone."""

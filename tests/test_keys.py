@@ -95,6 +95,13 @@ def test_words_of_many_clients_are_those_of_their_own_streams(
     assert words(**key, clients=clients, block=block).tolist() == own
 
 
+def test_every_client_may_be_asked_for_a_round_of_its_own() -> None:
+    clients, rounds = np.array([7, 0, 3, 7]), np.array([0, 2**31, 5, 1])
+    together = words(3, Purpose.ARRIVAL, clients, round=rounds)
+    apart = [words(3, Purpose.ARRIVAL, [client], round=int(own)) for client, own in zip(clients, rounds, strict=True)]
+    np.testing.assert_array_equal(together, np.concatenate(apart))
+
+
 def test_words_do_not_depend_on_how_many_clients_are_asked() -> None:
     everybody = words(5, Purpose.ARRIVAL, np.arange(20_000), round=2)
     some = np.array([19_999, 0, 8191, 8192, 77])

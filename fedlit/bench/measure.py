@@ -108,7 +108,7 @@ class Result:
     entry: Entry
     spans: Sequence[Span]
     base: Sequence[Span]
-    """What it is compared with in the same repetitions: the hand-written loop."""
+    """What it is compared with in the same repetitions: the first entry."""
     peak_rss_mb: float
 
     @property
@@ -180,7 +180,7 @@ def measure(entries: Sequence[Entry], repeats: int, seconds: float, report: Call
 
 
 def warmed_up(workload: Workload, report: Callable[[str], None]) -> list[Entry]:
-    """All entries of a workload, the hand-written loop first; each has run its first round."""
+    """All entries of a workload, the hand-written loop or that of one server first; each has run its first round."""
     report("making the data")
     data = workload.data()
     data.setup()

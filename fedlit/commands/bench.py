@@ -89,7 +89,7 @@ def show(workload: Workload, results: list[Result], console: Console) -> None:
 
 
 def table(results: list[Result]) -> Table:
-    """Steps per second of every entry, with the ratio to the hand-written loop; 80 columns wide at most."""
+    """Steps per second of every entry, with the ratio to the first; 80 columns wide at most."""
     grid = Table(box=None, padding=(0, 2, 0, 0))
     grid.add_column("whole\nrounds", no_wrap=True)
     for heading in ("threads", "lanes", "steps/s", "spread", "ratio", "other\nload", "first\nround"):
@@ -126,7 +126,7 @@ def remarks(results: list[Result]) -> list[str]:
     if disturbed:
         total = sum(len(result.spans) for result in results)
         lines.append(
-            f"The machine was busy: {disturbed} of {total} runs, or the hand-written loop that they are compared with, "
+            f"The machine was busy: {disturbed} of {total} runs, or the first entry, which they are compared with, "
             f"lost more than {MAX_OTHER_LOAD:g} cores to something else and are left out."
         )
     if any(result.is_void for result in results):

@@ -3,6 +3,7 @@
 import argparse
 import io
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from fedlit import FederatedTrainer, Softmax
 from fedlit.bench.handwritten import federated_round, sgd
-from fedlit.bench.measure import Entry, Instant, Result, Span, measure
+from fedlit.bench.measure import Entry, Instant, Result, Span, measure, warmed_up
 from fedlit.bench.workloads import WORKLOADS, Workload
 from fedlit.commands import bench
 from fedlit.errors import ConfigError
@@ -165,6 +166,14 @@ def test_entries_run_in_turns_and_the_order_rotates():
     results = measure([running("a"), running("b"), running("c")], repeats=3, seconds=1, report=lambda _: None)
     assert order == [*"abc", *"bca", *"cab"]
     assert [len(one.spans) for one in results] == [3, 3, 3]
+
+
+def test_a_cloud_is_compared_with_one_server_that_has_the_same_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedlit.engines.choose.missing_compiler", lambda: "tests do not compile here")
+    both = warmed_up(replace(TINY, clients_per_round=4, servers=2, with_extras=False), lambda what: None)
+    flat, cloud = (one.run(0.0) for one in both)
+    assert [one.name for one in both] == ["flat", "cloud"]
+    assert flat.steps == cloud.steps == sum(2 * math.ceil(size / 10) for size in TINY.sizes)
 
 
 @pytest.mark.usefixtures("tiny_workload")

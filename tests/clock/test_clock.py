@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,3 +122,20 @@ def test_empty_clock_in_yaml_has_the_papers_latencies_and_none_is_none() -> None
     paper = Latency(arrival=Exponential(2), compute=Exponential(1), processing="product", network=Constant(0))
     assert from_yaml("clock: {}") == Clock(paper)
     assert from_yaml("{}") is None
+
+
+@pytest.mark.parametrize("processing", ["product", "sum"])
+def test_servers_that_are_asked_together_get_what_each_gets_alone(processing: Any) -> None:
+    clock = Clock(Latency(processing=processing, speed=LogNormal(1.0, 0.5)), deadline=6.0, dropout=0.2)
+    clients, rounds, work = (
+        [np.array([4, 1, 8]), np.array([2, 9])],
+        [7, 3],
+        [np.array([1.0, 9.5, 3.0]), np.array([2.0, 4.0])],
+    )
+    numbers = np.repeat(rounds, [3, 2])
+    together = clock.reports_of(0, numbers, np.concatenate(clients), np.concatenate(work), [3, 2])
+    for own, round, ids, units in zip(together, rounds, clients, work, strict=True):
+        alone = clock.report_times(0, round, ids, units)
+        np.testing.assert_array_equal(own.seconds, alone.seconds)
+        np.testing.assert_array_equal(own.reports, alone.reports)
+        assert own.lasts == alone.lasts
