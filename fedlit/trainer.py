@@ -83,7 +83,7 @@ class FederatedTrainer(Recorded, Trainer):
         profiler: Lightning's profiler.
         accelerator: cpu; clients train on processors.
         devices: processes on this machine, or on each of several; they divide the clients of a round.
-        num_nodes: machines.
+        num_nodes: machines that share the run; each is given the same command.
         strategy: ddp, which several devices mean anyway.
         rank_timeout: seconds after which a process that gives no sign is given up, and the run ends; it can be resumed.
         refused: arguments of Lightning's trainer that make no sense here.
