@@ -4,6 +4,7 @@ import fedlit  # isort: skip
 
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ import pytest
 from fedlit.cli import main
 from tests.cloud_runs import clouds as clouds
 from tests.real_files import real as real
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHIPPED = sorted(Path(fedlit.__file__).parents[1].glob("configs/*.yaml"))
 

@@ -292,7 +292,7 @@ def test_help_without_a_command_lists_the_commands(call: Call, words: str) -> No
         ("fit --config cifar_imbalance_fedavg.yaml --data.fresh.clients 0", "data.fresh.clients is 0"),
         (
             "fit --config nothing.yaml",
-            "no config 'nothing.yaml'.*fedlit ships: .*synthetic_fedavg.yaml, synthetic_fedbc",
+            "no config 'nothing.yaml'.*fedlit ships: .*synthetic_fedavg.yaml, .*synthetic_fedbc",
         ),
         ("fit --config synthetic_fedbv.yaml", "Did you mean 'synthetic_fedbc.yaml'"),
         ("fit --config synthetic_fedbc.yaml --trainer.rounds", "--trainer.rounds stands without a value"),
