@@ -278,11 +278,11 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
-    """A label for each; fingerprints of nets and code stand in it only where nothing else tells two runs apart."""
+    """A label for each; what is quiet stands in it only where nothing else tells two runs apart."""
     labels = [label_of(run, runs) for run in runs]
     alike = [[other for other, same in zip(runs, labels, strict=True) if same == label] for label in labels]
     return [
-        " ".join([label, *options_apart(run, twins, fingerprints=True)])
+        " ".join([label, *options_apart(run, twins, quiet=True)])
         for run, label, twins in zip(runs, labels, alike, strict=True)
     ]
 
@@ -291,20 +291,36 @@ def label_of(run: Run, others: Sequence[Run]) -> str:
     """The algorithm, and what a reader can tell this run by from others of the same algorithm."""
     alike = [other for other in others if other.algorithm == run.algorithm]
     datasets = [run.data] if "data" in differing_settings(alike) else []
-    return " ".join([run.algorithm, *datasets, *options_apart(run, alike, fingerprints=False)])
+    return " ".join([run.algorithm, *datasets, *options_apart(run, alike, quiet=False)])
 
 
-def options_apart(run: Run, others: Sequence[Run], *, fingerprints: bool) -> list[str]:
-    """`mu=0.1` for each setting in which these runs differ and that this one has: fingerprints, or all but them."""
-    apart = [name for name in differing_settings(others) if is_fingerprint(name) == fingerprints]
+def options_apart(run: Run, others: Sequence[Run], *, quiet: bool) -> list[str]:
+    """`mu=0.1` for each setting in which these runs differ and that this one has: the quiet ones, or all but them."""
+    apart = [name for name in differing_settings(others) if is_quiet(name) == quiet]
     own = [name for name in apart if name.startswith(_SHORT) and run.settings.get(name) is not None]
-    return [option_text(name, run.settings[name]) for name in own if not follows(name, apart, others)]
+    telling = [name for name in own if not follows(name, apart, others)]
+    shown = [name for name in telling if not is_told_by_its_options(name, telling, others)]
+    return [option_text(name, run.settings[name]) for name in shown]
+
+
+def is_quiet(name: str) -> bool:
+    """Fingerprints of nets and code, and how often a run was measured."""
+    return is_fingerprint(name) or name == "trainer.eval_every"
 
 
 def follows(name: str, apart: Sequence[str], runs: Sequence[Run]) -> bool:
     """Whether an option differs only because some runs have another class there: `net=MLP` is enough."""
-    values = {canonical(run.settings[name]) for run in runs if run.settings.get(name) is not None}
-    return name.rpartition(".")[0] in apart and len(values) == 1
+    return name.rpartition(".")[0] in apart and len(values_of(name, runs)) == 1
+
+
+def is_told_by_its_options(name: str, telling: Sequence[str], runs: Sequence[Run]) -> bool:
+    """Whether all runs that have a class there have the same, with another option: `first=3` is enough."""
+    return len(values_of(name, runs)) == 1 and any(option.startswith(f"{name}.") for option in telling)
+
+
+def values_of(name: str, runs: Sequence[Run]) -> set[str]:
+    """The values of a setting, as far as these runs have it."""
+    return {canonical(run.settings[name]) for run in runs if run.settings.get(name) is not None}
 
 
 def option_text(name: str, value: Any) -> str:

@@ -51,6 +51,27 @@ def test_labels_name_the_options_in_which_an_algorithm_differs(tmp_path: Path) -
     assert [group.label for group in group_runs(runs)] == ["FedProx mu=0.1", "FedProx mu=0.5", "FedAvg"]
 
 
+def test_labels_of_clouds_are_short(tmp_path: Path) -> None:
+    """A cloud is told by the option in which clouds differ; how often a run was measured is left out."""
+    trainers: list[dict[str, Any]] = [
+        {"sampler": "earliest", "eval_every": 35, "cloud": {"class_path": "fedlit.Cloud", "init_args": {"first": 3}}},
+        {"sampler": "earliest", "eval_every": 20, "cloud": {"class_path": "fedlit.Cloud", "init_args": {"first": 5}}},
+        {"sampler": {"class_path": "fedlit.QuotaSampler", "init_args": {"groups": 10}}, "eval_every": 5},
+    ]
+    runs = [read_run(write_run(tmp_path / str(k), {"x": [1]}, trainer=own)) for k, own in enumerate(trainers)]
+    labels = [group.label for group in group_runs(runs)]
+    assert labels == [
+        "FedAvg sampler=earliest first=3",
+        "FedAvg sampler=earliest first=5",
+        "FedAvg sampler=QuotaSampler",
+    ]
+
+
+def test_runs_that_were_only_measured_more_often_are_told_apart(tmp_path: Path) -> None:
+    runs = [read_run(write_run(tmp_path / str(k), {"x": [1]}, trainer={"eval_every": k})) for k in (1, 5)]
+    assert [group.label for group in group_runs(runs)] == ["FedAvg eval_every=1", "FedAvg eval_every=5"]
+
+
 def test_labels_are_unique_even_where_different_options_read_alike(tmp_path: Path) -> None:
     runs = [
         read_run(write_run(tmp_path / "a", {"x": [1]}, model={"alpha": 1})),

@@ -24,7 +24,7 @@ from fedlit.report.figures.base import Curve, curve_of, final_values, have_all, 
 from fedlit.report.figures.clouds import Cloud, Users, clouds_figure, users_figure
 from fedlit.report.figures.curves import MOST_BANDS, curves_figure, group_panels_figure, running_mean
 from fedlit.report.figures.look import NARROW, WIDE, look, new_panels, sequential, styles_of
-from fedlit.report.figures.rounds import client_group_curves, mean_weights
+from fedlit.report.figures.rounds import client_group_curves, mean_weights, user_accuracy
 from fedlit.report.figures.sweeps import find_sweeps
 from fedlit.report.figures.swept import against_figure, against_state_figure, swept_figure
 from fedlit.report.figures.users import SHARE, cloud, last_part, last_round, state_rounds, users_of
@@ -106,6 +106,14 @@ def test_a_curve_of_one_seed_has_no_spread_and_one_without_common_rounds_does_no
     assert found.std is None
     paths = [write_run(tmp_path / str(i), {"x": own}, seed=i) for i, own in enumerate([[1, None], [None, 1]])]
     assert curve_of(one_group([read_run(path) for path in paths]), "x") is None
+
+
+def test_global_and_personal_accuracy_by_round_are_panels_of_one_figure(tmp_path: Path) -> None:
+    """FedBCD's Fig. 3."""
+    metrics = {"global/acc": [0.1, 0.5], "global/user_acc": [0.2, 0.4], "personal/acc": [0.2, 0.6]}
+    group = one_group([read_run(write_run(tmp_path, metrics))])
+    (drawn,) = user_accuracy([group], styles_of([group.label]))
+    assert [np.asarray(panel.lines[0].get_ydata()).tolist() for panel in drawn.picture.axes] == list(metrics.values())
 
 
 def test_what_is_infinite_is_not_in_a_curve_and_spoils_the_end(tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ def loss(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn
 
 
 def user_accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
-    """What users get on their own data: from z, and from their personal models (pFedMe's Fig. 6 and 7)."""
-    title = "Accuracy for users: the server's model and personal models"
-    yield per_metric("user_accuracy", title, groups, ("global/user_acc", "personal/acc"), styles)
+    """FedBCD's Fig. 3, pFedMe's 6 and 7: z for all and for users on their own data, and their personal models."""
+    title = "Accuracy by round: the server's model, pooled and for users, and personal models"
+    names = ("global/acc", "global/user_acc", "personal/acc")
+    yield per_metric("user_accuracy", title, groups, names, styles)
 
 
 def accuracy_by_time(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
