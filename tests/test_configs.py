@@ -27,6 +27,7 @@ def data_of(path: Path) -> str:
 ON_FILES = [path for path in SHIPPED if data_of(path) != "Synthetic"]
 
 
+@pytest.mark.timeout(1800)  # a round of 80 ResNet-20 takes minutes on a busy machine
 @pytest.mark.parametrize("path", ON_FILES, ids=lambda path: path.stem)
 def test_a_config_trains_a_round_on_the_real_files(path: Path, call: Call, real: Real) -> None:
     name = data_of(path)
