@@ -2,9 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install -q -c constraints.txt
+# Without it `import fedlit` in the folder above a checkout called fedlit finds the checkout instead of the package.
+EDITABLE := --config-settings editable_mode=compat
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 30
 
-.PHONY: help run test test-all check install install-test bench clean
+.PHONY: help run test test-all check docs install install-test install-docs bench clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,11 +26,16 @@ check: install-test ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: install-docs ## the site, from docs/ into build/docs; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo build/docs/index.html
+
 bench: install ## client steps per second of each engine
 	$(BIN)/fedlit bench
 
 install: $(VENV)/.installed ## the package, into .venv
 install-test: $(VENV)/.installed-test
+install-docs: $(VENV)/.installed-docs
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedlit needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
@@ -35,13 +43,18 @@ $(BIN)/python:
 
 # torch first and pinned: a CPU build that is at hand is taken, and no second torch is downloaded.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install -q -c constraints.txt torch
-	$(BIN)/python -m pip install -q -c constraints.txt -e .
+	@echo "installing torch, then fedlit and what it needs, into $(VENV): some minutes, once"
+	$(PIP) torch
+	$(PIP) $(EDITABLE) -e .
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[test]'
+	$(PIP) $(EDITABLE) -e '.[test]'
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) $(EDITABLE) -e '.[docs]'
 	@touch $@
 
 clean: ## remove the environment and caches, keep runs
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build docs/made *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -6,12 +6,11 @@ from types import FrameType
 
 
 def main() -> None:
-    """Import fedlit and run the command."""
+    """Import fedlit and run the command, which takes Ctrl-C over when what it needs is imported."""
     before = signal.signal(signal.SIGINT, stop_at_once)
     from fedlit.cli import main as run
 
-    signal.signal(signal.SIGINT, before)
-    run()
+    run(ready=lambda: signal.signal(signal.SIGINT, before))
 
 
 def stop_at_once(signum: int, frame: FrameType | None) -> None:

@@ -1,49 +1,18 @@
-"""fedlit: federated-learning experiments on PyTorch Lightning. The public names, nothing else."""
+"""fedlit: federated-learning experiments on PyTorch Lightning. The public names, nothing else.
 
+They are imported when the first of them is asked for (PEP 562): torch takes seconds, which `fedlit --help` can spare.
+"""
+# ruff: noqa: F403, F405  # mypy sees whether the names are there
+
+import importlib as _importlib
+import importlib.util as _util
+import typing as _typing
 from importlib.metadata import version as _version
 
-from fedlit import _torchvision as _torchvision  # isort: skip  # first: Lightning needs it beside a CPU torch
+from fedlit import _before_torchvision as _before_torchvision
 
-from fedlit.algorithms.centralized import Centralized
-from fedlit.algorithms.ditto import Ditto
-from fedlit.algorithms.fedavg import FedAvg
-from fedlit.algorithms.fedbc import Dual, FedBC
-from fedlit.algorithms.fedbcd import FedBCD
-from fedlit.algorithms.fedbcdi import FedBCDI
-from fedlit.algorithms.feddyn import FedDyn
-from fedlit.algorithms.fedfor import FedFor
-from fedlit.algorithms.fedprox import FedProx
-from fedlit.algorithms.perfedavg import PerFedAvg
-from fedlit.algorithms.perfedbc import PerFedBC
-from fedlit.algorithms.pfedme import PFedMe
-from fedlit.algorithms.qfedavg import QFedAvg
-from fedlit.algorithms.scaffold import Scaffold
-from fedlit.catalogue import ShownState
-from fedlit.client import Client
-from fedlit.clock import Clock, Constant, Exponential, Latency, LogNormal, Trace, Weibull
-from fedlit.cohort import Cohort
-from fedlit.data.base import FederatedDataModule
-from fedlit.data.corruption import Imbalance, LabelFlip
-from fedlit.data.digits import Digits
-from fedlit.data.folders import ImageFolders
-from fedlit.data.generated import Generated
-from fedlit.data.office import OfficeCaltech10
-from fedlit.data.partition import IID, ClassesPerClient, Dirichlet, Diversity, Natural, Parts, PowerLaw, Shards
-from fedlit.data.pictures import CIFAR10, MNIST, FashionMNIST, Fresh
-from fedlit.data.shakespeare import Shakespeare
-from fedlit.data.synthetic import Synthetic
-from fedlit.data.tensor import TensorData
-from fedlit.loop import FederatedLoop
-from fedlit.models import MLP, CharLSTM, DigitNet, LeNet, ResNet18, ResNet20, Softmax
-from fedlit.server.base import ServerCallback
-from fedlit.server.buffer import Buffer, Hinge, Polynomial
-from fedlit.server.cloud import Cloud, Complete, Given, RandomPairs, Ring
-from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi
-from fedlit.server.sampling import AllSampler, EarliestSampler, FixedSampler, QuotaSampler, SizeSampler, UniformSampler
-from fedlit.server.weights import QFFL, ExpAlpha, Samples, Uniform
-from fedlit.states import INITIAL, RECEIVED, ZEROS, ClientStates
-from fedlit.step import Batch, Personal, Phase
-from fedlit.trainer import FederatedTrainer
+if _typing.TYPE_CHECKING:
+    from fedlit._public import *
 
 __version__ = _version("fedlit")
 
@@ -131,8 +100,38 @@ __all__ = [
     "SizeSampler",
     "Softmax",
     "Generated",
+    "CIFAR100",
+    "EMNIST",
+    "FEMNIST",
+    "HuggingFaceData",
+    "Task",
+    "Classification",
+    "Regression",
+    "NextToken",
+    "Measure",
+    "WeightsFile",
     "Synthetic",
     "TensorData",
     "Uniform",
     "UniformSampler",
+    "Sampler",
+    "Weighting",
+    "Partition",
+    "LocalOptimizer",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """A public name, all of which are imported then, or a part of the package."""
+    if name in __all__:
+        public = _importlib.import_module("fedlit._public")
+        globals().update({one: getattr(public, one) for one in __all__})
+        return globals()[name]
+    if not name.startswith("_") and _util.find_spec(f"fedlit.{name}") is not None:
+        return _importlib.import_module(f"fedlit.{name}")
+    raise AttributeError(f"module 'fedlit' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """Public names that nobody has asked for are there too."""
+    return sorted({*globals(), *__all__})

@@ -38,24 +38,28 @@ def behaviour_of(net: nn.Module, sample: Tensor) -> str:
 def answer(net: nn.Module, sample: Tensor) -> Tensor:
     """The output for the probe, in float64; in the net's own type if its forward insists on that."""
     own = next((value.dtype for value in net.parameters()), torch.float32)
+    whole = not sample.is_floating_point()
     try:
-        return probed(net, sample, torch.float64)
+        return probed(net, sample, torch.float64, whole)
+    except IndexError:  # it looks its floating-point numbers up in a table
+        whole = True
     except RuntimeError:  # torch's word for operands of two types
-        return probed(net, sample, own)
+        pass
+    return probed(net, sample, own, whole)
 
 
-def probed(net: nn.Module, sample: Tensor, dtype: torch.dtype) -> Tensor:
+def probed(net: nn.Module, sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
     """One pass with fixed weights and a fixed input."""
     torch.manual_seed(0)  # for nets that draw in evaluation too
-    x = probe(sample, dtype)
+    x = probe(sample, dtype, whole)
     output: Tensor = functional_call(net, fixed_tensors(net, dtype), (x,))
     return output
 
 
-def probe(sample: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows of this sample's shape: normal numbers; for whole numbers 0 and 1, which every vocabulary has."""
+def probe(sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
+    """Rows of this sample's shape: normal numbers, or the whole numbers 0 and 1, which every vocabulary has."""
     values = fixed_numbers((_ROWS, *sample.shape), offset=0)
-    return values.to(dtype) if sample.is_floating_point() else (values > 0).to(sample.dtype)
+    return (values > 0 if whole else values).to(dtype if sample.is_floating_point() else sample.dtype)
 
 
 def fixed_tensors(net: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ import pickle
 import time
 import zipfile
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,12 @@ import torch
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.loggers import WandbLogger
+from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from fedlit.errors import ResumeError, RunError
+from fedlit.errors import DamagedRowsError, ResumeError, RunError
 from fedlit.loop import FederatedLoop
+from fedlit.ranks import Ranks
+from fedlit.rowstore import RowStore
 from fedlit.run import RunFolder
 
 log = logging.getLogger("fedlit")
@@ -50,6 +53,8 @@ class RunCheckpoint(Checkpoint):
         self.saved_round: int | None = None
         self.saved_best: int | None = None
         self.saved_at = time.monotonic()
+        self.rows_files: list[Path | None] = []
+        """Of the last two checkpoints that this process wrote: where their rows are."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save when it is time."""
@@ -91,10 +96,18 @@ class RunCheckpoint(Checkpoint):
         self.folder.flush_clients()
         if loop.server_history.columns:
             self.folder.write_servers(loop.server_history.table())
-        self.folder.rotate_checkpoint(lambda path: trainer.save_checkpoint(path, weights_only=False))
+        with loop.states.saved_apart():
+            self.folder.rotate_checkpoint(lambda path: trainer.save_checkpoint(path, weights_only=False))
+        self._drop_rows_that_no_checkpoint_needs(loop.states.file)
         if loop.best.round is not None and loop.best.round != self.saved_best:
             write_tensors(self.folder, self.folder.best, loop.best.state_dict())
             self.saved_best = loop.best.round
+
+    def _drop_rows_that_no_checkpoint_needs(self, file: Path | None) -> None:
+        """Where rows moved to another file or to memory. What this process did not write may be previous.ckpt's."""
+        self.rows_files = [*self.rows_files[-1:], file]
+        if len(self.rows_files) == 2:
+            self.folder.drop_rows(keep=self.rows_files)
 
 
 def loop_of(trainer: Trainer) -> FederatedLoop:
@@ -117,17 +130,36 @@ class Found:
 
     path: Path
     rounds: int
-    wandb_id: str | None
     engine: dict[str, Any] | None
     """What the loop recorded of its engine."""
+    content: dict[str, Any] = field(repr=False)
+
+
+class ReadOnce(TorchCheckpointIO):
+    """Gives Lightning the checkpoint that was read already, to see whether it is whole; others come from their files.
+
+    Args:
+        found: the checkpoint that a run goes on from.
+    """
+
+    def __init__(self, found: Found) -> None:
+        self._found: Found | None = found
+
+    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        """The content, once: nobody holds it longer than it is needed."""
+        found, self._found = self._found, None
+        if found is not None and Path(path) == found.path:
+            return found.content
+        return super().load_checkpoint(path, *args, **options)
 
 
 def find_checkpoint(folder: RunFolder) -> Found | None:
     """The newest whole checkpoint, or None where no round was saved yet.
 
-    A damaged last.ckpt falls back to previous.ckpt, and a line says so.
+    A damaged last.ckpt, or one whose rows on disk are damaged, falls back to previous.ckpt, and a line says so.
     """
     damaged: list[str] = []
+    rows_error: DamagedRowsError | None = None
     for path in (folder.last, folder.previous):
         if not path.exists():
             continue
@@ -136,19 +168,46 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
             damaged.append(path.name)
             continue
         loop = content["loops"]["fit_loop"]
-        found = Found(path, loop["rounds"], content.get("wandb_id"), loop["engine"])
+        try:
+            check_rows(loop["clients"], path.parent)
+        except DamagedRowsError as error:
+            rows_error = rows_error or error
+            damaged.append(path.name)
+            continue
+        found = Found(path, loop["rounds"], loop["engine"], content)
         if damaged:
+            why = f" ({rows_error.file.name}: {rows_error.what})" if rows_error is not None else ""
             log.warning(
-                f"{folder.checkpoints / damaged[0]} is damaged; continuing from {path.name}, "
+                f"{folder.checkpoints / damaged[0]} is damaged{why}; continuing from {path.name}, "
                 f"after round {found.rounds}."
             )
         return found
+    if rows_error is not None:
+        raise rows_error
     if damaged:
         raise ResumeError(
             f"{' and '.join(damaged)} in {folder.checkpoints} cannot be read: the files are damaged. Restore them from "
             "a copy, or start the run anew with --overwrite."
         )
     return None
+
+
+def recorded_wandb_id(folder: RunFolder) -> str | None:
+    """The id of the run's W&B run, from whichever checkpoint can be read; no tensor is."""
+    for path in (folder.last, folder.previous):
+        try:
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except DAMAGE:
+            continue
+        if isinstance(content, dict):
+            return content.get("wandb_id")
+    return None
+
+
+def check_rows(states: dict[str, Any], folder: Path) -> None:
+    """Read all rows that a checkpoint in the folder has on disk; DamagedRowsError where one is not what was written."""
+    if "stored" in states:
+        RowStore.load(folder, states["stored"], Ranks()).check()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any] | None:

@@ -3,12 +3,11 @@
 import argparse
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
 
 from fedlit.errors import ConfigError, FedlitError, nearest
-from fedlit.progress import show_lines
 
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
@@ -21,21 +20,29 @@ COMMANDS = {
     "dashboard": "runs as one HTML file to look around in: fedlit dashboard runs",
     "workspace": "make a W&B workspace that shows users, coefficients and λ: fedlit workspace --entity NAME",
     "list": "algorithms, data sets, configs, sweeps, tables and metrics, each with a line",
+    "evaluate": "measure the models of a run once more, on its own data or others: fedlit evaluate RUN --data.seed 5",
     "export": "the models of a run as plain state dicts",
     "conformance": "check every algorithm, or your own, against what all must pass",
     "bench": "client steps per second of each engine against a hand-written loop",
 }
 
+WORDS_ONLY = {"list"}
+"""Commands that need nothing but words, and so no torch."""
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run a command; exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted (resumable)."""
+
+def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda: None) -> None:
+    """Run a command; exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted (resumable).
+
+    Args:
+        argv: the words of the command line; the process's own unless given.
+        ready: called when all that takes seconds is imported, and the command begins.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     print_anything()
-    show_lines()
     try:
-        code = dispatch(arguments)
+        code = dispatch(arguments, ready)
     except FedlitError as error:
         if debug:
             raise
@@ -70,7 +77,7 @@ def print_anything() -> None:
             stream.reconfigure(errors="replace")
 
 
-def dispatch(arguments: list[str]) -> int:
+def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
     """The command's exit code."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(usage())
@@ -80,6 +87,9 @@ def dispatch(arguments: list[str]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     check_command(name, rest)
+    if name not in WORDS_ONLY:
+        import_all()
+    ready()
     if "" not in sys.path:
         sys.path.insert(0, "")  # a config may name a class of the user's, in the folder where fedlit is called
     if name == "fit":
@@ -104,13 +114,19 @@ def dispatch(arguments: list[str]) -> int:
     return int(command.main(args))
 
 
+def import_all() -> None:
+    """torch, Lightning and all of fedlit's classes, which configs and run folders may name; takes seconds."""
+    import_module("fedlit._public")
+    import_module("fedlit.progress").show_lines()
+
+
 def check_command(name: str, rest: list[str]) -> None:
     """A command first, its options after it."""
     if name in COMMANDS:
         return
     if name.startswith("-"):
         verb = next((word for word in rest if word in COMMANDS), "fit")
-        raise ConfigError(f"'{name}' stands before the command, but belongs after it. Write: fedlit {verb} {name} …")
+        raise ConfigError(f"'{name}' is before the command, but belongs after it. Write: fedlit {verb} {name} …")
     raise ConfigError(f"There is no command '{name}'. {nearest(name, COMMANDS)}Commands: {', '.join(COMMANDS)}.")
 
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
@@ -25,11 +25,14 @@ from fedlit.catalogue import ShownState, declare
 from fedlit.cohort import Cohort, Selection
 from fedlit.errors import ConfigError, require
 from fedlit.keys import GeneratorOf
-from fedlit.local import LocalOptimizer, make_optimizer
+from fedlit.local import NOT_ASKED, LocalKind, LocalOptimizer, make_optimizer
+from fedlit.mistakes import changed_in_place, check_answer, in_our_words
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded
 from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec, check_state_names
 from fedlit.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
+from fedlit.task import LOSSES, Task, find_task
+from fedlit.weights_file import WeightsFile
 
 
 class _Task(nn.Module):
@@ -49,30 +52,36 @@ class Client(Recorded, LightningModule):
     Args:
         net: the network that is trained.
         lr: η: learning rate of the local steps.
-        optimizer: of the local steps: sgd, or aspg, which extrapolates and projects (FedBCD).
+        optimizer: of the local steps: sgd, adam, adamw, or aspg, which extrapolates and projects (FedBCD).
         momentum: heavy-ball momentum of sgd; starts at zero in every round.
         extrapolation: ζ: momentum of aspg, x + ζ (x - x_prev); x_prev starts at x in every round.
-        box: aspg clips every number of a client's model to [-box, box]; none projects on nothing.
-        weight_decay: L2 penalty added to every local gradient, after clipping; no part of f_i.
+        box: aspg clips every number of a client's model to [-box, box]; none does not clip.
+        betas: β1, β2: how slowly adam and adamw forget gradients and their squares; both memories start at zero in
+            every round.
+        eps: ε: what adam and adamw add to the root that they divide by.
+        weight_decay: L2 penalty added to every local gradient, after clipping; not part of f_i. adamw shortens the
+            parameters by it instead.
         l2: strength of a term l2/2 |x|² inside f_i, over all of the net's parameters.
         clip: largest norm of a local gradient; none by default.
         batch_size: rows of a mini-batch.
         local_epochs: E: passes over the client's data in a round.
         local_steps: K: local steps in a round, instead of local_epochs.
-        most_steps: K_i: local steps, drawn from 1 to this for each client and round; takes the place of the two above.
+        most_steps: K_i: local steps, drawn from 1 to this for each client and round; replaces the two above.
         local_unit: whether the K_i that is drawn counts mini-batch steps or epochs.
         lr_decay: factor on lr from round to round.
-        drop_last: leave out a ragged last batch (a client smaller than a batch keeps its one).
-        keep_optimizer: keep the state of the local optimiser (momentum, x_prev) from round to round.
+        drop_last: leave out a last batch that is not full (a client with fewer rows than a batch keeps its only one).
+        keep_optimizer: keep the state of the local optimiser (momentum, x_prev, adam's averages) from round to round.
         keep_local: tensors that stay with each client: none, norm (BatchNorm: FedBN), all (local training only), or the
             name of a module or tensor (FedPer: a head).
         average_kept: let the server average what stays with the clients too, so that z can be measured.
+        task: what the net is to learn: classification (unless given), regression, next_token, or a Task of your own.
+        init_from: file with the weights that the net begins with: a state dict, or a run's checkpoint.
     """
 
     weights: str = "samples"
     """Name of the weighting that holds unless the trainer is given another."""
     batches_per_step: int = 1
-    """Above 1, a step is given a tuple of so many independent batches."""
+    """Above 1, a step gets a tuple of that many independent batches."""
     needs: frozenset[str] = frozenset()
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
     server_lr: float = 1.0
@@ -93,10 +102,12 @@ class Client(Recorded, LightningModule):
         net: nn.Module,
         *,
         lr: float = 0.01,
-        optimizer: Literal["sgd", "aspg"] = "sgd",
+        optimizer: LocalKind = "sgd",
         momentum: float = 0.0,
         extrapolation: float = 0.0,
         box: float | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
         l2: float = 0.0,
         clip: float | None = None,
@@ -110,12 +121,19 @@ class Client(Recorded, LightningModule):
         keep_optimizer: bool = False,
         keep_local: str = "none",
         average_kept: bool = False,
+        task: str | Task | None = None,
+        init_from: str | WeightsFile | None = None,
     ) -> None:
         super().__init__()
         require(lr > 0, f"model.lr is {lr}, but a learning rate must be above 0.")
         require(0 <= momentum < 1, f"model.momentum is {momentum}; give a number from 0 up to, but not including, 1.")
         require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
         require(box is None or box > 0, f"model.box is {box}; give a number above 0, or none.")
+        require(
+            len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
+            f"model.betas is {list(betas)}; give two numbers from 0 up to, but not including, 1.",
+        )
+        require(eps > 0, f"model.eps is {eps}; give a number above 0.")
         require(weight_decay >= 0, f"model.weight_decay is {weight_decay}; give 0 or more.")
         require(l2 >= 0, f"model.l2 is {l2}; give 0 or more.")
         require(clip is None or clip > 0, f"model.clip is {clip}; give a norm above 0, or leave it out.")
@@ -140,6 +158,8 @@ class Client(Recorded, LightningModule):
         self.momentum = momentum
         self.extrapolation = extrapolation
         self.box = box
+        self.betas = (betas[0], betas[1])
+        self.eps = eps
         self.weight_decay = weight_decay
         self.l2 = l2
         self.clip = clip
@@ -153,7 +173,9 @@ class Client(Recorded, LightningModule):
         self.keep_optimizer = keep_optimizer
         self.keep_local = keep_local
         self.average_kept = average_kept
-        make_optimizer(optimizer, momentum, weight_decay, clip, extrapolation, box)  # refuses what does not go together
+        self._task = find_task(task)
+        self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
+        Client.local_optimizer(self)  # refuses what does not go together
         require(
             keep_local == "none" or len(self.own_tensors) > 0,
             f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
@@ -163,8 +185,8 @@ class Client(Recorded, LightningModule):
     # ---- what an algorithm may override ---------------------------------------------------------------------------
 
     def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """(rows,) one loss per row of the net's output; cross-entropy unless overridden."""
-        return F.cross_entropy(output, y, reduction="none")
+        """(rows,) one loss per row of the net's output; the task's unless overridden."""
+        return self._task.row_losses(output, y)
 
     def sample_losses(self, batch: Batch) -> Tensor:
         """(rows,) one loss per row of a batch."""
@@ -213,7 +235,7 @@ class Client(Recorded, LightningModule):
 
     def local_optimizer(self) -> LocalOptimizer:
         """The optimiser of the local steps."""
-        return make_optimizer(self.optimizer, self.momentum, self.weight_decay, self.clip, self.extrapolation, self.box)
+        return make_optimizer(self.optimizer, {name: getattr(self, name) for name in NOT_ASKED})
 
     def check_clients(self, population: int, served: int, reporting: int) -> None:
         """Refuse options that do not fit so many clients, of whom so many report in a round; before any training."""
@@ -236,9 +258,14 @@ class Client(Recorded, LightningModule):
 
     def traffic(self) -> tuple[int, int]:
         """Numbers sent to and from a client in a round: (down, up); by default the model each way."""
-        sent = {name: value for name, value in self.net.state_dict().items() if name not in self.own_tensors}
-        count = sum(value.numel() for value in sent.values())
-        return count, count + 1  # up: the model and n_i
+        return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
+
+    def on_phase_end(self, cohort: Cohort, phase: Phase) -> None:
+        """A phase of the round is over for the whole cohort, and the next one, if there is one, has not begun.
+
+        It may change `cohort.state` and, where a phase has trained the model that is sent, `cohort.params`. The clients
+        of several servers may be in one cohort, and the server has heard of none of them: treat each client by itself.
+        """
 
     # ---- what an algorithm may call --------------------------------------------------------------------------------
 
@@ -250,6 +277,16 @@ class Client(Recorded, LightningModule):
     def l2_term(self, params: Params) -> Tensor:
         """l2/2 |x|² over these parameters."""
         return self.l2 / 2 * sq_norm(params)
+
+    @property
+    def task(self) -> Task:
+        """What the net is to learn: the loss of a row, and what is measured."""
+        return self._task
+
+    @property
+    def init_from(self) -> WeightsFile | None:
+        """The file with the initial weights, where there is one."""
+        return self._init_from
 
     @property
     def local_params(self) -> Params:
@@ -264,7 +301,7 @@ class Client(Recorded, LightningModule):
         return received.read()
 
     def distance_to_global(self) -> Tensor:
-        """|x_i - z|^2, without a factor 1/2; what stays with the client is no part of it."""
+        """|x_i - z|^2, without a factor 1/2; what stays with the client is not part of it."""
         moved = subtract(self.local_params, self.global_params)
         shared = self.shared(moved)
         return sq_norm(shared) if shared else next(iter(moved.values())).new_zeros(())
@@ -282,6 +319,12 @@ class Client(Recorded, LightningModule):
             return frozenset(name for name in names if name.rpartition(".")[0] in norms)
         prefixes = {"none": (), "all": ("",)}.get(self.keep_local, (f"{self.keep_local}.", self.keep_local))
         return frozenset(name for name in names if name.startswith(prefixes[:1]) or name in prefixes)
+
+    @property
+    def model_numbers(self) -> int:
+        """Numbers of a model on its way: parameters and buffers without those that stay with the client."""
+        held = self.net.state_dict()
+        return sum(value.numel() for name, value in held.items() if name not in self.own_tensors)
 
     def sent(self, name: str) -> Params:
         """What the server sent under this name (`sent_spec`)."""
@@ -367,20 +410,22 @@ class Client(Recorded, LightningModule):
 
     def run_step(self, method: str, batch: Batches, batch_idx: int | Tensor) -> StepOutput:
         """Call the step and bring its answer into one form; what the step was given must be as it was."""
-        given = self._given()
+        given, step = self._given(), f"{type(self).__name__}.{method}"
         self._stepping = True
         try:
             output = getattr(self, method)(batch, batch_idx)
-        except RuntimeError as error:
-            if "would mutate a captured Tensor" not in str(error):  # torch.func, which the vectorized engine maps with
+        except Exception as error:
+            mistake = in_our_words(error, step, self.batches_per_step)
+            if mistake is None:
                 raise
-            raise ConfigError(self._changed_in_place(method, "a tensor that it was given")) from error
+            raise mistake from error
         finally:
             self._stepping = False
         for name, (tensor, version) in self._given().items():
             if given[name][0] is not tensor or given[name][1] != version:
-                raise ConfigError(self._changed_in_place(method, f"'{name}'"))
-        return read_step(output, self.state_spec())
+                raise ConfigError(changed_in_place(step, f"'{name}'"))
+        check_answer(output, step, self.carried_states())
+        return read_step(output)
 
     def _given(self) -> dict[str, tuple[Tensor, int]]:
         """What a step may only read, each with torch's count of the changes in place: that costs no comparison."""
@@ -390,18 +435,10 @@ class Client(Recorded, LightningModule):
                 held |= with_prefix("global_params" if group == "received" else group, module.read())
         return {name: (value, value._version) for name, value in held.items()}
 
-    def _changed_in_place(self, method: str, what: str) -> str:
-        return (
-            f"{type(self).__name__}.{method} changes {what}, but a step may only read the received model "
-            "(global_params), states and what the server sent. Make a new tensor instead (y = x + 1, not x += 1 or "
-            "self.x = ...). A state that moves from step to step is returned in the step's dict, under its name in "
-            "carried_states()."
-        )
-
-    def score(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """(rows,) losses and (rows,) hits of the net with these parameters and buffers, without training it."""
+    def score(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """(rows,) losses and (rows, k) what the task's measures add up, of the net with these tensors, untrained."""
         output: Tensor = functional_call(self.net, dict(params), (x,))
-        return self.row_losses(output, y), output.argmax(1) == y
+        return {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
 
     def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
         """(clients,) local steps that the options plan for clients of these sizes."""
@@ -432,6 +469,16 @@ class Client(Recorded, LightningModule):
         output: Tensor = self.net(x)
         return output
 
+    @classmethod
+    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Lightning's: the client with a checkpoint's z. A checkpoint holds no options: give the net and the others."""
+        if "net" not in kwargs:
+            raise ConfigError(
+                f"{cls.__name__}.load_from_checkpoint needs the net, whose class a checkpoint does not hold: give "
+                f"net=… as in the run's config.yaml. `fedlit evaluate RUN` and `fedlit export RUN` need nothing."
+            )
+        return super().load_from_checkpoint(checkpoint_path, *args, **{"weights_only": True, **kwargs})
+
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The server's optimiser, over z: Lightning saves and restores it. Not to be overridden."""
         return self.trainer.loop.open_servers()  # type: ignore[attr-defined,no-any-return]
@@ -450,6 +497,12 @@ class Client(Recorded, LightningModule):
 
     @trainer.setter
     def trainer(self, trainer: Trainer | None) -> None:
+        if trainer is not None and trainer.state.fn == TrainerFn.FITTING and not hasattr(trainer, "loop"):
+            name = type(self).__name__
+            raise ConfigError(
+                f"{name} was given to Lightning's own Trainer, which does not know clients and servers. Use fedlit's: "
+                f"fedlit.FederatedTrainer(rounds=100).fit({name}(net), datamodule=data)."
+            )
         LightningModule.trainer.fset(self, trainer)  # type: ignore[attr-defined]  # a property, to mypy a plain value
 
     def log(self, *args: Any, **kwargs: Any) -> None:

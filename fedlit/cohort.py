@@ -26,6 +26,9 @@ _FILLED_BY = {
     "pseudo_gradient": "the cohort has been aggregated (hook on_pseudo_gradient)",
 }
 
+_NO_NUMBERS = torch.zeros(0, dtype=torch.float64)
+"""Numbers of nobody, made once: it would be a part of the time that a server costs."""
+
 
 @dataclass
 class Selection:
@@ -70,20 +73,25 @@ class Cohort:
     """The round of the run, from 1 on: what files and messages call it. With one server it is `round` + 1."""
     lasts: float = 0.0
     """Simulated seconds from the server's start of this round until it has its reports; 0 without a clock."""
-    seconds: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    seconds: Tensor = _NO_NUMBERS
     """(clients,) simulated seconds until the report of each of those who report is back; empty without a clock."""
     keys: list[int] = field(default_factory=list)
     """(clients,) the round by which each client's draws are keyed, where they began in different ones."""
     rates: list[float] = field(default_factory=list)
     """(clients,) the local learning rate of each client, where they differ; `lr` is then their mean."""
-    discounts: Tensor = field(default_factory=lambda: torch.ones(0, dtype=torch.float64))
+    discounts: Tensor = _NO_NUMBERS
     """(clients,) how much each client's move counts, where some received older models than the server's; else empty."""
     own: frozenset[str] = frozenset()
     """Names of the tensors that stay with each client and are not averaged."""
     memory: Params = field(default_factory=dict)
     """Stacked state of the local optimiser, where it is kept between rounds (`keep_optimizer`)."""
-    trained: Tensor = field(init=False, repr=False)
-    """(clients,) bool: who took a step in any phase of the round so far. The others keep all their rows."""
+    sent_params: Params = field(default_factory=dict)
+    """Stacked: what each client sends in the place of x_i, by parameter; a callback that compresses fills it in
+    on_cohort_trained. The server averages it; the client keeps x_i. What is not in it is sent as it is."""
+    sent_bytes: Tensor = _NO_NUMBERS
+    """(clients,) bytes that each client's model takes on its way, for comm/up_mb; empty where it is sent whole."""
+    taken: Tensor = field(init=False, repr=False)
+    """(clients,) local steps that each has taken so far, in all phases of the round."""
     params: Params = field(init=False, repr=False)
     """Stacked x_i: the models after local training."""
     buffers: Params = field(init=False, repr=False)
@@ -99,15 +107,20 @@ class Cohort:
     weights: Tensor = field(init=False, repr=False)
     """(clients,) aggregation weights, >= 0, sum 1 over the reporting clients, 0 elsewhere."""
     pseudo_gradient: Params = field(init=False, repr=False)
-    """step * (z - sum_i w_i x_i): what the server optimiser steps along (`aggregate.pseudo_gradient`)."""
+    """step * (z - sum_i w_i x_i): what the server optimiser steps along (`aggregate.pseudo_gradients`)."""
 
     def __post_init__(self) -> None:
-        self.trained = torch.zeros(len(self.clients), dtype=torch.bool)
+        self.taken = torch.zeros(len(self.clients), dtype=torch.int64)
 
     def __getattr__(self, name: str) -> Any:
         if name in _FILLED_BY:
             raise AttributeError(f"cohort.{name} is read too early: it is filled once {_FILLED_BY[name]}.")
         raise AttributeError(f"Cohort has no field '{name}'.")
+
+    @property
+    def trained(self) -> Tensor:
+        """(clients,) bool: who took a step in any phase of the round so far. The others keep all their rows."""
+        return self.taken > 0
 
     def key(self, k: int) -> int:
         """The round by which the k-th client's draws are keyed: its server's own."""
@@ -132,6 +145,11 @@ class Cohort:
     def moves(self) -> Params:
         """Stacked: x_i - received, without what stays with the clients."""
         return {name: self.params[name] - self.received[name] for name in self.params if name not in self.own}
+
+    @property
+    def reported(self) -> Params:
+        """Stacked: what reaches the server of each client: x_i, or what is sent in its place."""
+        return self.params | self.sent_params
 
     @property
     def distances(self) -> Tensor:
@@ -162,7 +180,7 @@ class Cohort:
         Whoever takes a step in it counts as trained from then on.
         """
         view = replace(self, steps=steps, lr=lr)
-        view.trained = self.trained = self.trained | (steps > 0)
+        view.taken = self.taken = self.taken + steps
         if "params" in vars(self):
             view.params, view.buffers = self.params, self.buffers
         return view
@@ -177,10 +195,11 @@ class Cohort:
             reports=self.reports[index],
             sizes=self.sizes[index],
             steps=self.steps[index],
+            sent_params={},
         )
         for name in ("received", "received_buffers", "state", "sent", "memory"):
             setattr(part, name, _part(getattr(self, name), index))
-        part.trained = self.trained[index]
+        part.taken = self.taken[index]
         if "params" in vars(self):
             part.params, part.buffers = _part(self.params, index), _part(self.buffers, index)
         return part
@@ -201,20 +220,27 @@ class Cohort:
             sizes=torch.cat([cohort.sizes for cohort in cohorts]),
             steps=torch.cat([cohort.steps for cohort in cohorts]),
             seconds=torch.cat([cohort.seconds for cohort in cohorts]),
+            sent_params={},
         )
         for name in ("received", "received_buffers", "state", "sent", "memory"):
             setattr(joined, name, stacked([getattr(cohort, name) for cohort in cohorts]))
-        joined.trained = torch.cat([cohort.trained for cohort in cohorts])
+        joined.taken = torch.cat([cohort.taken for cohort in cohorts])
         return joined
 
     def share(self, cohorts: Sequence["Cohort"]) -> None:
         """Give every server's cohort its part of what was trained together, as views."""
-        start = 0
-        for cohort in cohorts if len(cohorts) > 1 else ():
-            part = slice(start, start := start + len(cohort.clients))
-            cohort.trained, cohort.losses = self.trained[part], self.losses[part]
-            for name in ("params", "buffers", "state", "memory"):
-                setattr(cohort, name, {key: value[part] for key, value in getattr(self, name).items()})
+        if len(cohorts) == 1:
+            return
+        counts = [len(cohort.clients) for cohort in cohorts]
+        for name in ("taken", "losses"):
+            for cohort, part in zip(cohorts, getattr(self, name).split(counts), strict=True):
+                setattr(cohort, name, part)
+        for name in ("params", "buffers", "state", "memory"):
+            for cohort in cohorts:
+                setattr(cohort, name, {})
+            for key, value in getattr(self, name).items():
+                for cohort, part in zip(cohorts, value.split(counts), strict=True):
+                    getattr(cohort, name)[key] = part
 
     @classmethod
     def join_trained(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
@@ -252,12 +278,14 @@ class Cohort:
         if len(cohorts) > 1:
             self.weights = torch.cat([cohort.weights for cohort in cohorts]) / len(cohorts)
             self.state = stacked([cohort.state for cohort in cohorts])
+            if all(len(cohort.sent_bytes) for cohort in cohorts):
+                self.sent_bytes = torch.cat([cohort.sent_bytes for cohort in cohorts])
         return self
 
     @contextmanager
     def idle_rows_held(self) -> Iterator[None]:
         """Whatever happens inside the block, clients that no phase trained keep their states and memory."""
-        if self.trained.all():
+        if self.taken.numpy().all():
             yield
             return
         idle = ~self.trained
@@ -270,10 +298,11 @@ class Cohort:
 
         Whoever took no step keeps what it had, as if it had not been drawn.
         """
-        if self.trained.all():
+        if self.taken.numpy().all():
             return self.clients, rows
-        clients = [client for client, trained in zip(self.clients, self.trained.tolist(), strict=True) if trained]
-        return clients, {name: value[self.trained] for name, value in rows.items()}
+        trained = self.trained
+        clients = [client for client, own in zip(self.clients, trained.tolist(), strict=True) if own]
+        return clients, {name: value[trained] for name, value in rows.items()}
 
     def extreme(self, *, largest: bool) -> int:
         """Position of the reporting client with the most or fewest training samples; ties go to the lowest id."""

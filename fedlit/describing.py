@@ -161,7 +161,7 @@ def pickled(part: object, where: str) -> str:
     try:
         return digest(pickle.dumps(part, protocol=4), 12)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise ConfigError(refusal(where, f"is a {type(part).__name__}, which shows nothing of itself")) from error
+        raise ConfigError(refusal(where, f"is a {type(part).__name__}, whose content cannot be described")) from error
 
 
 def refusal(where: str, why: str) -> str:

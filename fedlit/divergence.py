@@ -1,14 +1,13 @@
 """When a run is lost: a client left the finite numbers, or the mean risk exploded. Found before anything is kept."""
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from fedlit.cohort import Cohort
 from fedlit.errors import DivergedError
-from fedlit.params import Params, stack
+from fedlit.params import Params
 
 _ADVICE = "No checkpoint holds this round. Lower model.lr, or set model.clip, and start anew."
 
@@ -39,10 +38,9 @@ def check_divergence(cohort: Cohort, first_risk: float | None, factor: float) ->
     return first
 
 
-def check_servers(models: Sequence[Params], number: int) -> None:
-    """Raise DivergedError where a server's step left the finite numbers; all servers are looked at together."""
-    together = stack(models) if len(models) > 1 else models[0]
-    if not all(np.isfinite(value.numpy()).all() for value in together.values() if value.is_floating_point()):
+def check_servers(models: Params, number: int) -> None:
+    """Raise DivergedError where a server's step left the finite numbers; all are looked at together, stacked."""
+    if not all(np.isfinite(value.numpy()).all() for value in models.values() if value.is_floating_point()):
         raise DivergedError(
             f"Round {number}: the server's model is not finite after its step, though every client's is. No checkpoint "
             "holds this round. Lower the rate of trainer.server_optimizer, or look at a callback that changes the "

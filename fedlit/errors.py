@@ -5,14 +5,30 @@ FedlitError
 ├── DataError       a data set is missing, damaged or cannot be split as asked   exit code 2
 ├── RunError        a run folder cannot be created, read or written              exit code 2
 │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
+│       └── DamagedRowsError  rows of clients are not what was written           exit code 2
 ├── ProcessError    a process of a cloud ended, failed or is silent              exit code 1
+├── PeerError       a framework beside which fedlit is measured failed, or did other work  exit code 1
 ├── RankError       a process of the run was killed, hangs or did not come       exit code 1
 └── DivergedError   training left the finite numbers                             exit code 1
 """
 
 import difflib
+import errno
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+_FULL = "the disk is full. Free some space and continue with --resume"
+_READ_ONLY = "it is read-only for this user. Make it writable and continue with --resume, or choose another --run DIR"
+_NO_FOLDER = "a file is where a folder should be. Move it away, or choose another folder with --run DIR"
+_TOO_LONG = "the name is too long for the file system. Choose a shorter one with --run DIR"
+_NOWHERE = "its folder is gone, or cannot be made there. Choose another folder with --run DIR"
+_REASONS = (
+    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL)
+    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _READ_ONLY)
+    | dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _NO_FOLDER)
+    | {errno.ENAMETOOLONG: _TOO_LONG, errno.ENOENT: _NOWHERE}
+)
 
 
 class FedlitError(Exception):
@@ -37,8 +53,26 @@ class ResumeError(RunError):
     """A run cannot be continued from what its folder holds."""
 
 
+class DamagedRowsError(ResumeError):
+    """A file with rows of clients is not what was written."""
+
+    def __init__(self, file: Path, what: str) -> None:
+        super().__init__(
+            f"{file} is damaged: {what}. --resume continues from the newest checkpoint whose rows are whole, if there "
+            "is one. Otherwise restore the file from a copy, or start the run anew with --overwrite."
+        )
+        self.file = file
+        self.what = what
+
+
 class ProcessError(FedlitError):
     """A process that a run needs has ended, has failed, or is silent."""
+
+    exit_code = 1
+
+
+class PeerError(FedlitError):
+    """A framework that `fedlit bench --peer` measures has ended, is silent, or did other work."""
 
     exit_code = 1
 
@@ -81,6 +115,19 @@ def located(where: str | Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         error.add_note(_happened(where))
         raise
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn a full disk, a read-only place, a file in the way and the like into a RunError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        other = f"the system says '{error.strerror or error}'. Choose another folder with --run DIR"
+        reason = _REASONS.get(error.errno or 0, other)
+        raise RunError(
+            f"{path} cannot be written: {reason}; the last complete checkpoint, if there is one, is untouched."
+        ) from error
 
 
 def _happened(where: str | Callable[[], str]) -> str:

@@ -1,4 +1,4 @@
-"""Models on data: losses and hits of the global model in one pooled pass, of a user's model on its own rows."""
+"""Models on data: losses and measures of the global model in one pooled pass, of a user's model on its own rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,10 +9,13 @@ from torch.func import grad
 
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
+from fedlit.engines.device import Device
+from fedlit.measure import Measure
 from fedlit.metrics import UserScores, by_user, distribution, entropy, gini
 from fedlit.params import Params, row, scale, stack
 from fedlit.ranks import Ranks
 from fedlit.step import Adaptation
+from fedlit.task import LOSSES
 
 CHUNK = 1024
 """Rows of a pass: 40,000 rows of LeNet took 3.1 s at 256 and 5.5 s at 4,096; dense nets do not mind."""
@@ -25,10 +28,14 @@ class Evaluator:
         client: the algorithm.
         data: the data.
         ranks: the processes of the run. What measures one model divides its chunks, what measures many divides them.
+        device: where models are measured, and in which numbers; what is measured comes back.
     """
 
-    def __init__(self, client: Client, data: FederatedDataModule, ranks: Ranks | None = None) -> None:
+    def __init__(
+        self, client: Client, data: FederatedDataModule, ranks: Ranks | None = None, device: Device | None = None
+    ) -> None:
         self.client = client
+        self.device = device or Device()
         self.data = data
         self.ranks = ranks or Ranks()
         tests = data.everyone.test
@@ -60,28 +67,36 @@ class Evaluator:
 
     def global_model(self, model: Mapping[str, Tensor]) -> tuple[dict[str, float], UserScores]:
         """The metrics of the global model, and its scores on every user's own test."""
-        losses, hits = self._score_together(model, self._rows)
-        own_hits, own_losses = (by_user(part[self._own], self._owners, len(self.counts)) for part in (hits, losses))
-        users = UserScores(own_hits, own_losses, self.counts)
-        metrics = {
-            "global/acc": float(hits[self._pooled].double().mean()),
-            "global/loss": float(losses[self._pooled].double().mean()),
-        }
+        scored = self._score_together(model, self._rows)
+        users = self._users(
+            {name: by_user(part[self._own], self._owners, len(self.counts)) for name, part in scored.items()}
+        )
+        metrics = self._pooled_metrics("global", {name: part[self._pooled] for name, part in scored.items()})
         if self.has_own_tests:
-            metrics |= user_metrics(users)
+            metrics |= user_metrics(users, self.client.task.measures)
         if len(self.data.global_val):
-            losses, hits = self._score_together(model, self.data.global_val)
-            metrics |= {"val/acc": float(hits.double().mean()), "val/loss": float(losses.double().mean())}
+            metrics |= self._pooled_metrics("val", self._score_together(model, self.data.global_val))
         return metrics, users
 
-    def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[float, float]:
-        """Right predictions and losses of a model, summed over the rows; by this rank alone."""
-        losses, hits = self._score(model, rows)
-        return float(hits.sum()), float(losses.double().sum())
+    def _users(self, sums: Params) -> UserScores:
+        return UserScores({name: part for name, part in sums.items() if name != LOSSES}, sums[LOSSES], self.counts)
+
+    def _pooled_metrics(self, group: str, scored: Params) -> dict[str, float]:
+        """Of these rows together, each once."""
+        count = torch.tensor(float(len(scored[LOSSES])), dtype=torch.float64)
+        measured = {
+            f"{group}/{measure.name}": float(measure.value(scored[measure.name].double().sum(0), count))
+            for measure in self.client.task.measures
+        }
+        return measured | {f"{group}/loss": float(scored[LOSSES].double().mean())}
+
+    def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
+        """Losses and what measures add up of a model, summed over the rows; by this rank alone."""
+        return {name: part.double().sum(0) for name, part in self._score(model, rows).items()}
 
     def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
         """f of training rows: their mean loss, and the l2 term where there is one."""
-        return float(self._score_together(model, rows)[0].double().mean() + self._l2_term(model))
+        return float(self._score_together(model, rows)[LOSSES].double().mean() + self._l2_term(model))
 
     def adapted(self, model: Mapping[str, Tensor], user: int, step: Adaptation) -> Mapping[str, Tensor]:
         """The model after one SGD step on the first batch of the user's data."""
@@ -95,12 +110,12 @@ class Evaluator:
         """(clients,) f_i of each client's model on its training rows; NaN for who has none."""
         counts = torch.tensor([len(rows) for rows in train], dtype=torch.float64)
         if all(value.stride(0) == 0 for value in models.values()):  # all received the same: one pass
-            losses, _ = self._score_together(row(models, 0), torch.cat(list(train)))
+            losses = self._score_together(row(models, 0), torch.cat(list(train)))[LOSSES]
             owners = torch.repeat_interleave(torch.arange(len(train)), counts.long())
             return by_user(losses, owners, len(train)) / counts + self._l2_term(row(models, 0))
 
         def risks_of(clients: list[int]) -> Params:
-            losses = [self._score(row(models, k), train[k])[0].double().sum() for k in clients]
+            losses = [self._score(row(models, k), train[k])[LOSSES].double().sum() for k in clients]
             terms = [self._l2_term(row(models, k)) for k in clients]
             return {"sums": torch.stack(losses), "terms": torch.tensor(terms, dtype=torch.float64)}
 
@@ -124,18 +139,19 @@ class Evaluator:
 
     def gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Of f on these rows, the l2 term included, in evaluation mode; zeros where there are none."""
+        model, store = self.device.sent(model), self.device.store(self.data.store)
         trainable = {name: model[name].detach() for name, _ in self.client.net.named_parameters()}
         held = {name: value for name, value in model.items() if name not in trainable}
         total = {name: torch.zeros_like(value) for name, value in trainable.items()}
-        with self.evaluating():
+        with self.evaluating(), self.device.computing():
             for chunk in torch.split(rows, CHUNK) if len(rows) else ():
-                x, y = self.data.rows(self.data.store, chunk)
-                slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[0].sum())(trainable)
+                x, y = self.data.rows(store, self.device.put(chunk))
+                slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[LOSSES].sum())(trainable)
                 total = {name: value + slope[name] / len(rows) for name, value in total.items()}
                 self.ranks.pulse()
         if self.client.l2 and len(rows):
             total = {name: value + self.client.l2 * trainable[name] for name, value in total.items()}
-        return total
+        return self.device.home_one(total)
 
     def _l2_term(self, model: Mapping[str, Tensor]) -> float:
         """Of the model's parameters, without its buffers."""
@@ -143,7 +159,7 @@ class Evaluator:
             return 0.0
         return float(self.client.l2_term({name: model[name] for name, _ in self.client.net.named_parameters()}))
 
-    def _score_together(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _score_together(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """The same, by all ranks. Chunks stay whole: a row's result may depend on what stands beside it."""
         chunks = torch.split(rows, CHUNK)
         if self.ranks.size == 1 or len(chunks) == 1:
@@ -151,23 +167,22 @@ class Evaluator:
         lengths = [len(chunk) for chunk in chunks]
 
         def scores_of(numbers: list[int]) -> Params:
-            losses, hits = self._score_chunks(model, [chunks[number] for number in numbers])
-            return {"losses": losses, "hits": hits}
+            return self._score_chunks(model, [chunks[number] for number in numbers])
 
-        found = self.ranks.divided(lengths, scores_of, lengths)
-        return found["losses"], found["hits"]
+        return self.ranks.divided(lengths, scores_of, lengths)
 
-    def _score(self, model: Mapping[str, Tensor], rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(rows,) losses and hits, in evaluation mode, without gradients."""
+    def _score(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
+        """(rows,) losses and (rows, k) what measures add up, in evaluation mode, without gradients."""
         return self._score_chunks(model, torch.split(rows, CHUNK))
 
-    def _score_chunks(self, model: Mapping[str, Tensor], chunks: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    def _score_chunks(self, model: Mapping[str, Tensor], chunks: Sequence[Tensor]) -> Params:
         parts = []
-        with self.evaluating(), torch.inference_mode():
+        model, store = self.device.sent(model), self.device.store(self.data.store)
+        with self.evaluating(), torch.inference_mode(), self.device.computing():
             for chunk in chunks:
-                parts.append(self.client.score(model, *self.data.rows(self.data.store, chunk)))
+                parts.append(self.client.score(model, *self.data.rows(store, self.device.put(chunk))))
                 self.ranks.pulse()
-        return torch.cat([losses for losses, _ in parts]), torch.cat([hits for _, hits in parts])
+        return self.device.home({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
 
 @contextmanager
@@ -181,11 +196,11 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def user_metrics(users: UserScores) -> dict[str, float]:
+def user_metrics(users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
     """How z fares from user to user."""
-    return {
-        "global/user_acc": users.mean,
-        **{f"users/acc_{name}": value for name, value in distribution(users.accuracy).items()},
-        "users/gini": gini(users.accuracy),
-        "users/entropy": entropy(users.accuracy),
-    }
+    found = {f"global/user_{measure.name}": users.mean(measure) for measure in measures}
+    for measure in measures:
+        spread = distribution(users.values(measure), measure)
+        found |= {f"users/{measure.name}_{name}": value for name, value in spread.items()}
+    first = users.values(measures[0])
+    return found | {"users/gini": gini(first), "users/entropy": entropy(first)}

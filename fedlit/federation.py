@@ -18,7 +18,7 @@ from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.flight import Filling, Flight, fill
 from fedlit.gathering import Gathering
-from fedlit.params import Params, row, stack, stacked_sq_norm
+from fedlit.params import Params, clone, row, rows, stack, stacked_sq_norm
 from fedlit.server.base import ServerCallback
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud, check_doubly_stochastic
@@ -58,6 +58,11 @@ class Federation:
 
     def __init__(self, servers: Sequence[Server], cloud: Cloud | None, seed: int, buffer: Buffer | None = None) -> None:
         self.servers = list(servers)
+        self._places = {server.id: place for place, server in enumerate(servers)}
+        self._models = stack([server.model for server in servers])
+        """Stacked: the models of all servers, so that one operation reads or moves many; each lives in its row."""
+        for server, model in zip(servers, rows(self._models, len(servers)), strict=True):
+            server.live_in(model)
         self.cloud = cloud
         self.seed = seed
         self.buffer = buffer
@@ -120,6 +125,13 @@ class Federation:
             return Event(self.finish(self.servers[0]), [self.servers[0]])
         return self._first(self.present) if self.cloud.protocol == "async" else self._rigorous()
 
+    def trained_at_once(self, cohorts: Sequence[Cohort]) -> int:
+        """Clients that train in a round of the run, given a cohort of every server: not all of them step in each."""
+        if self.buffer is not None:
+            return self.buffer.size
+        together = 1 if self.cloud is None else self.cloud.together
+        return round(sum(len(cohort.clients) for cohort in cohorts) * together / len(cohorts))
+
     def finish(self, server: Server) -> float:
         """When a server has its reports."""
         return server.started + self._waiting[server.id].lasts
@@ -180,9 +192,9 @@ class Federation:
         ids = [server.id for server in event.servers]
         matrix = self.cloud.mixing.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
         check_doubly_stochastic(matrix)
-        mixed = mixed_models([server.model for server in event.servers], matrix)
-        for place, server in enumerate(event.servers):
-            server.load_model(row(mixed, place))
+        places = self._places_of(event.servers)
+        for name, mixed in mixed_models(self.models(event.servers), matrix).items():
+            self._models[name][places] = mixed
 
     def count(self, event: Event, number: int) -> None:
         """The event is over: its servers begin their next rounds, all at that moment."""
@@ -211,19 +223,31 @@ class Federation:
 
     # ---- all servers -------------------------------------------------------------------------------------------------
 
+    def models(self, servers: Sequence[Server]) -> Params:
+        """Stacked: the models of these servers; views where they are all."""
+        if list(servers) == self.servers:
+            return self._models
+        places = self._places_of(servers)
+        return {name: value[places] for name, value in self._models.items()}
+
+    def _places_of(self, servers: Sequence[Server]) -> torch.Tensor:
+        return torch.tensor([self._places[server.id] for server in servers], dtype=torch.int64)
+
     @property
     def measured(self) -> Params:
         """What is measured as the global model: that of the one server, or the mean over servers."""
-        models = [server.measured for server in self.present]
-        return (
-            models[0] if len(models) == 1 else row(mixed_models(models, np.full((1, len(models)), 1 / len(models))), 0)
-        )
+        count, others = len(self.present), [server.evaluated_model() for server in self.present]
+        models = self.models(self.present)
+        if any(others):
+            models = stack([own | other for own, other in zip(rows(models, count), others, strict=True)])
+        return row(models if count == 1 else mixed_models(models, np.full((1, count), 1 / count)), 0)
 
     @property
     def distances(self) -> list[float]:
         """How far each server's parameters are from their mean, as a Euclidean norm."""
-        models = {name: value.detach().double() for name, value in stack([s.params for s in self.present]).items()}
-        apart = {name: value - value.mean(0) for name, value in models.items()}
+        models = self.models(self.present)
+        params = {name: models[name].double() for name in self.servers[0].params}
+        apart = {name: value - value.mean(0) for name, value in params.items()}
         return stacked_sq_norm(apart).sqrt().tolist()
 
     def metrics(self) -> dict[str, float]:
@@ -239,18 +263,18 @@ class Federation:
 
     def records(self, event: Event) -> dict[str, list[Any]]:
         """One row a server, before its clock moves on: the round that it is in, or that ends with this event."""
-        now, due = event.time, event.servers
+        now, due = event.time, {server.id for server in event.servers}
         finish = [self.finish(server) for server in self.present]
         return {
             "server": [server.id for server in self.present],
             "time_s": [now] * len(self.present),
-            "rounds": [server.rounds + (server in due) for server in self.present],
+            "rounds": [server.rounds + (server.id in due) for server in self.present],
             "start_s": [server.started for server in self.present],
             "finish_s": finish,
             "waited_s": [max(0.0, now - end) for end in finish],
             "distance": self.distances,
-            "clients": [int(self._waiting[server.id].reports.sum()) for server in self.present],
-            "stepped": [server in due for server in self.present],
+            "clients": [int(np.count_nonzero(self._waiting[server.id].reports.numpy())) for server in self.present],
+            "stepped": [server.id in due for server in self.present],
         }
 
     def server_of(self, client: int) -> Server:
@@ -263,7 +287,8 @@ class Federation:
 
     def snapshot(self, servers: Sequence[Server]) -> Moment:
         """What `restore` needs to undo a round in which these servers step."""
-        snapshots = {server.id: server.snapshot() for server in servers}
+        models = rows(clone(self.models(servers)), len(servers))
+        snapshots = {server.id: server.snapshot(model) for server, model in zip(servers, models, strict=True)}
         return Moment(self.time, self.formed, self.staleness, snapshots, self.flight)
 
     def restore(self, before: Moment) -> None:
@@ -290,13 +315,13 @@ class Federation:
             server.load_state_dict(kept)
 
 
-def mixed_models(models: Sequence[Params], matrix: np.ndarray) -> Params:
+def mixed_models(models: Params, matrix: np.ndarray) -> Params:
     """Stacked: sum_m matrix_nm model_m for every row n, summed in float64; counters are those of the first."""
-    return {name: _mixed(value, torch.from_numpy(matrix)) for name, value in stack(models).items()}
+    return {name: _mixed(value, torch.from_numpy(matrix)) for name, value in models.items()}
 
 
 def _mixed(values: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     if not values.is_floating_point():
-        return values[:1].expand(len(matrix), *values.shape[1:])
+        return values[:1].expand(len(matrix), *values.shape[1:]).clone()
     mixed: torch.Tensor = torch.tensordot(matrix, values.double(), dims=1)
     return mixed.to(values.dtype)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.clock import Clock
+from fedlit.clock.clock import divided
 from fedlit.cohort import Cohort, Selection
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
@@ -19,9 +20,10 @@ from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
 from fedlit.params import Params, clone, expand, under_prefix, with_prefix
 from fedlit.ranks import Profile
+from fedlit.room import StatesPlace
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
-from fedlit.server.sampling import Arrivals, Sampler
+from fedlit.server.sampling import Arrivals, Sampler, check_selection
 from fedlit.server.server import Server
 
 
@@ -39,6 +41,7 @@ class RoundOptions:
     clock: Clock | None = None
     cloud: Cloud | None = None
     buffer: Buffer | None = None
+    states: StatesPlace = "auto"
 
 
 class Gathering:
@@ -70,7 +73,8 @@ class Gathering:
         with self.profile("sample"):
             arrivals = self.arrivals(servers, everyone)
             selected = [self.select(server, own) for server, own in zip(servers, arrivals, strict=True)]
-        cohorts = [self.cohort(server, own) for server, own in zip(servers, selected, strict=True)]
+        sent = [clone(server.model) for server in servers]
+        cohorts = self.described(servers, selected, sent)
         self.time(cohorts)
         return cohorts
 
@@ -87,23 +91,53 @@ class Gathering:
         with self.profile("sample"):
             [arrivals] = self.arrivals([server], [among])
             selection = self.select(server, arrivals, among, count, draw)
-        cohort = self.cohort(server, selection, model)
+        [cohort] = self.described([server], [selection], [model])
         self.time([cohort])
         return cohort
 
-    def cohort(self, server: Server, selection: Selection, model: Params | None = None) -> Cohort:
-        """Those who were chosen, what they received (a copy of the server's model unless given) and what they kept."""
-        client, round = self.client, server.rounds
-        chosen, reporting = selection.train, set(selection.report)
-        received, buffers = self.received(server, chosen, model or clone(server.model))
-        sizes = torch.from_numpy(self.population.sizes.numpy()[chosen])  # torch is slow with lists
+    def described(
+        self, servers: Sequence[Server], selected: Sequence[Selection], models: Sequence[Params]
+    ) -> list[Cohort]:
+        """Each server's cohort. What is the same arithmetic for all clients is done for all servers at once."""
+        if not servers:
+            return []
+        counts = [len(own.train) for own in selected]
+        chosen = [client for own in selected for client in own.train]
+        reporting = {client for own in selected for client in own.report}  # nobody belongs to two servers
+        sizes = self.population.sizes.numpy()[chosen]
+        reports = np.array([client in reporting for client in chosen])
+        together = (reports, sizes, self.client.planned_steps(sizes))
+        each = (divided(values, counts) for values in together)
+        return [self.cohort(*own) for own in zip(servers, selected, models, *each, strict=True)]
+
+    def cohort(
+        self,
+        server: Server,
+        selection: Selection,
+        model: Params,
+        reports: np.ndarray,
+        sizes: np.ndarray,
+        planned: np.ndarray,
+    ) -> Cohort:
+        """Those who were chosen, what they received and what they kept.
+
+        Args:
+            server: the server.
+            selection: who trains.
+            model: a copy of the server's.
+            reports: (clients,) who reports.
+            sizes: (clients,) their training samples.
+            planned: (clients,) local steps that the options plan.
+        """
+        client, round, chosen = self.client, server.rounds, selection.train
+        received, buffers = self.received(server, chosen, model)
         cohort = Cohort(
             round=round,
             clients=chosen,
-            reports=torch.tensor([client in reporting for client in chosen]),
+            reports=torch.from_numpy(reports),
             population=len(server.clients),
-            sizes=sizes,
-            steps=torch.zeros_like(sizes),
+            sizes=torch.from_numpy(sizes),
+            steps=torch.from_numpy(planned),
             lr=client.rate(round),
             received=received,
             received_buffers=buffers,
@@ -112,7 +146,7 @@ class Gathering:
             own=client.own_tensors,
             number=round + 1,
         )
-        cohort.steps = self.steps(cohort, "local_work")
+        cohort.steps = self.steps(cohort, "local_work", planned)
         if client.keep_optimizer:
             cohort.memory = self.kept_memory(cohort, server)
         return cohort
@@ -125,7 +159,7 @@ class Gathering:
         counts = [len(own) for own in ids]
         rounds = np.repeat([server.rounds for server in servers], counts)
         seconds = options.clock.latency.arrivals(options.seed, rounds, np.concatenate(ids))
-        return [*np.split(seconds, np.cumsum(counts)[:-1])]
+        return [*divided(seconds, counts)]
 
     def select(
         self,
@@ -153,9 +187,13 @@ class Gathering:
         if arrivals is not None:
             known["arrivals"] = arrivals
         drawn = options.sampler.select(options.seed, draw, sizes, count, **known)
+        check_selection(drawn, len(sizes), f"trainer.sampler ({type(options.sampler).__name__})")
         generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
         chosen = self.client.select(drawn, len(sizes), generator)
-        return Selection(ids[chosen.train].tolist(), ids[chosen.report].tolist())
+        if chosen is not drawn:
+            check_selection(chosen, len(sizes), f"{type(self.client).__name__}.select")
+        train = ids[chosen.train].tolist()
+        return Selection(train, train if chosen.report is chosen.train else ids[chosen.report].tolist())
 
     def time(self, cohorts: Sequence[Cohort]) -> None:
         """How long each cohort's reports take; who is late or lost does not report. Solves of a round count once."""
@@ -163,12 +201,10 @@ class Gathering:
         if clock is None or not cohorts:
             return
         asked = [cohort.reports.numpy() for cohort in cohorts]
-        each = [(cohort.sizes.numpy(), self.longest_solves(cohort), np.array(cohort.clients)) for cohort in cohorts]
-        sizes, steps, ids = (
-            np.concatenate([values[reports] for values, reports in zip(column, asked, strict=True)])
-            for column in zip(*each, strict=True)
-        )
-        counts = [int(reports.sum()) for reports in asked]
+        is_asked, counts = np.concatenate(asked), [int(np.count_nonzero(reports)) for reports in asked]
+        sizes = torch.cat([cohort.sizes for cohort in cohorts]).numpy()[is_asked]
+        steps = torch.cat(self.longest_solves(cohorts)).numpy()[is_asked]
+        ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_asked]
         rounds = np.repeat([cohort.round for cohort in cohorts], counts)
         work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
         known = clock.reports_of(self.options.seed, rounds, ids, work, counts)
@@ -176,33 +212,61 @@ class Gathering:
             cohort.lasts, cohort.seconds = own.lasts, torch.from_numpy(own.seconds)
             reports[reports] = own.reports  # a view of cohort.reports
 
-    def longest_solves(self, cohort: Cohort) -> np.ndarray:
-        """(clients,) local steps of the phase that has most of them."""
-        methods = dict.fromkeys(phase.work_method for phase in self.client.phases())
-        solves = [cohort.steps if name == "local_work" else self.steps(cohort, name) for name in methods]
-        return torch.stack(solves).amax(0).numpy() if len(solves) > 1 else solves[0].numpy()
+    def longest_solves(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
+        """(clients,) local steps of the phase that has most of them, for each cohort."""
+        methods = self.work_methods
+        each = ([*self.solves(cohort, methods).values()] for cohort in cohorts)
+        return [torch.stack(solves).amax(0) if len(solves) > 1 else solves[0] for solves in each]
+
+    def solves(self, cohort: Cohort, methods: Sequence[str]) -> dict[str, Tensor]:
+        """(clients,) local steps that phases take, by their `work_method`."""
+        return {name: cohort.steps if name == "local_work" else self.steps(cohort, name) for name in methods}
+
+    @property
+    def work_methods(self) -> list[str]:
+        """Methods of the client that say how many steps its phases take."""
+        return [*dict.fromkeys(phase.work_method for phase in self.client.phases())]
 
     def received(self, server: Server, chosen: list[int], model: Params) -> tuple[Params, Params]:
         """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
-        parts = ({name: model[name] for name in own} for own in (server.params, server.buffers))
-        params, buffers = (expand(part, len(chosen)) for part in parts)
+        same = expand(model, len(chosen))
+        params, buffers = ({name: same[name] for name in own} for own in (server.params, server.buffers))
         if not self.client.own_tensors:
             return params, buffers
         own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
         rows = params | buffers | under_prefix("own", server.states.rows(chosen, with_prefix("own", own)))
         return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
 
-    def steps(self, cohort: Cohort, work_method: str) -> Tensor:
-        """(clients,) local steps of a phase; phases of one round draw the same numbers."""
+    def steps(self, cohort: Cohort, work_method: str, planned: np.ndarray | None = None) -> Tensor:
+        """(clients,) local steps of a phase, where so many are planned; phases of a round draw the same numbers."""
 
         def generator_of(k: int) -> np.random.Generator:
             return generator(self.options.seed, Purpose.WORK, round=cohort.key(k), client=cohort.clients[k])
 
-        planned = self.client.planned_steps(cohort.sizes.numpy())
+        planned = self.client.planned_steps(cohort.sizes.numpy()) if planned is None else planned
         return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator_of))
+
+    def work_shares(self, cohorts: Sequence[Cohort]) -> dict[str, float]:
+        """Steps that phases take by their `work_method`, as shares of what the options plan; for estimates.
+
+        The mean over about a hundred draws: a small cohort's are those of several rounds.
+        """
+        planned = sum(int(self.client.planned_steps(cohort.sizes.numpy()).sum()) for cohort in cohorts)
+        rounds = -(-_COUNTED_DRAWS // max(1, sum(len(cohort.clients) for cohort in cohorts)))
+        methods = self.work_methods
+        taken = dict.fromkeys(methods, 0)
+        for cohort in cohorts:
+            for later in range(rounds):
+                of_round = replace(cohort, round=cohort.round + later, keys=[])
+                for name in methods:
+                    taken[name] += int(self.steps(of_round, name).sum())
+        return {name: steps / max(rounds * planned, 1) for name, steps in taken.items()}
 
     def kept_memory(self, cohort: Cohort, server: Server) -> Params:
         """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
         start, _ = cohort.start_of(self.client.phases()[0].start)
         fresh = with_prefix("memory", initial_memory(self.client.local_optimizer(), start))
         return under_prefix("memory", server.states.rows(cohort.clients, fresh))
+
+
+_COUNTED_DRAWS = 100

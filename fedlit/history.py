@@ -8,24 +8,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.catalogue import ShownState, Statistic
+from fedlit.catalogue import MODELS, ShownState, Statistic
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
+from fedlit.measure import ACCURACY, Measure
 from fedlit.metrics import UserScores, distribution
 from fedlit.params import Params, clone
 from fedlit.states import ClientStates, number_states
 
-_SPREAD = ("acc_min", "acc_max", "acc_mean", "acc_var", "acc_p10", "acc_worst10")
 EXTRA_METRICS = (
     "global/train_loss",
     "global/train_loss_uniform",
     "global/grad_norm2",
     "global/grad_norm2_uniform",
+    "personal/train_loss",
+    "local/grad_norm2",
 )
 """Measured on request: each costs a pass over everybody's training data."""
-_PERSONAL = ("acc_min", "acc_max", "acc_var", "acc_p10")
 _STATISTICS: dict[Statistic, Callable[[Any], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}
 
 
@@ -49,19 +50,34 @@ class MeasuredParts:
 
 def round_columns(client: Client, parts: MeasuredParts) -> list[str]:
     """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
-    extremes = ("acc", "weight", "size_share") if parts.tested else ("weight", "size_share")
+    measures = client.task.measures
+    names = [measure.name for measure in measures]
+    extremes = (*(names if parts.tested else ()), "weight", "size_share")
     return [
-        *("train/loss", "train/lr"),
-        *(("val/acc", "val/loss") if parts.validated else ()),
-        *("global/acc", "global/loss", *(["global/user_acc"] if parts.tested else []), *parts.extra),
-        *(("local/acc", "local/pooled_acc") if parts.local else ()),
-        *(f"personal/{name}" for name in ("acc", "pooled_acc", *_PERSONAL) if parts.personal),
-        *(("finetuned/acc", "finetuned/pooled_acc") if parts.finetuned else ()),
-        *(f"users/{name}" for name in (*_SPREAD, "gini", "entropy") if parts.tested),
+        *("train/loss", "train/lr", "train/steps"),
+        *(f"val/{name}" for name in (*names, "loss") if parts.validated),
+        *(f"global/{name}" for name in (*names, "loss")),
+        *(f"global/user_{name}" for name in names if parts.tested),
+        *parts.extra,
+        *(name for measure in measures for name in _means("local", measure) if parts.local),
+        *(name for measure in measures for name in _means("personal", measure) if parts.personal),
+        *(f"personal/{name}" for measure in measures for name in _personal_spread(measure) if parts.personal),
+        *(name for measure in measures for name in _means("finetuned", measure) if parts.finetuned),
+        *(f"users/{measure.name}_{name}" for measure in measures for name in measure.spread if parts.tested),
+        *(f"users/{name}" for name in ("gini", "entropy") if parts.tested),
         *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
         *(curve for curves in state_curves(client).values() for curve in curves),
         *("distance/mean", "comm/up_mb", "comm/down_mb", "time/train_s", "time/eval_s", "time/round_s"),
     ]
+
+
+def _means(group: str, measure: Measure) -> tuple[str, str]:
+    """Every user counts once, and every sample counts once."""
+    return f"{group}/{measure.name}", f"{group}/pooled_{measure.name}"
+
+
+def _personal_spread(measure: Measure) -> list[str]:
+    return [f"{measure.name}_{name}" for name in ("min", "max", "var", measure.tail)]
 
 
 def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
@@ -69,7 +85,7 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
     distance, total = cohort.distances.numpy()[reports], sizes[reports].sum()
-    values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr}
+    values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr, "train/steps": float(cohort.taken.sum())}
     values["distance/mean"] = float(distance.mean(dtype=np.float64))
     for user, largest in (("min_user", False), ("max_user", True)):
         k = cohort.extreme(largest=largest)
@@ -80,9 +96,13 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
         values |= {curve: float(_STATISTICS[statistic](numbers)) for curve, statistic in curves.items()}
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
+    up_mb = int(reports.sum()) * up * number_mb
+    if len(cohort.sent_bytes):
+        up_mb += float(cohort.sent_bytes.numpy()[reports].sum()) / 1e6
+        up_mb -= int(reports.sum()) * client.model_numbers * number_mb
     return values | {
         "comm/down_mb": len(cohort.clients) * down * number_mb,
-        "comm/up_mb": int(reports.sum()) * up * number_mb,
+        "comm/up_mb": up_mb,
     }
 
 
@@ -92,27 +112,30 @@ def state_curves(client: Client) -> dict[str, Mapping[str, Statistic]]:
     return {name: given.named(name).curves or {} for name, given in shown.items()}
 
 
-def local_metrics(local: UserScores, name: str = "local") -> dict[str, float]:
+def local_metrics(local: UserScores, measures: Sequence[Measure], group: str = "local") -> dict[str, float]:
     """The users' own models: every user counts once, and every sample counts once."""
-    return {f"{name}/acc": local.mean, f"{name}/pooled_acc": local.pooled}
+    found: dict[str, float] = {}
+    for measure in measures:
+        mean, pooled = _means(group, measure)
+        found |= {mean: local.mean(measure), pooled: local.pooled(measure)}
+    return found
 
 
-def personal_metrics(personal: UserScores) -> dict[str, float]:
+def personal_metrics(personal: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
     """The users' personal models: means, and their spread over users."""
-    spread = distribution(personal.accuracy)
-    return {
-        **local_metrics(personal, "personal"),
-        **{f"personal/{name}": spread[name.removeprefix("acc_")] for name in _PERSONAL},
-    }
+    found = local_metrics(personal, measures, "personal")
+    for measure in measures:
+        spread = distribution(personal.values(measure), measure)
+        told = _personal_spread(measure)
+        found |= {f"personal/{name}": spread[name.removeprefix(f"{measure.name}_")] for name in told}
+    return found
 
 
-def extreme_user_metrics(cohort: Cohort, users: UserScores) -> dict[str, float]:
-    """Accuracy of z for the cohort's smallest and largest client."""
-    accuracy = users.accuracy
-    return {
-        "min_user/acc": float(accuracy[cohort.clients[cohort.extreme(largest=False)]]),
-        "max_user/acc": float(accuracy[cohort.clients[cohort.extreme(largest=True)]]),
-    }
+def extreme_user_metrics(cohort: Cohort, users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
+    """The measures of z for the cohort's smallest and largest client."""
+    who = {f"{name}_user": cohort.clients[cohort.extreme(largest=name == "max")] for name in ("min", "max")}
+    values = {measure.name: users.values(measure) for measure in measures}
+    return {f"{user}/{name}": float(values[name][client]) for user, client in who.items() for name in values}
 
 
 def user_records(
@@ -120,6 +143,7 @@ def user_records(
     data: FederatedDataModule,
     states: ClientStates,
     numbers: Sequence[str],
+    measures: Sequence[Measure],
     users: UserScores,
     local: UserScores | None,
     personal: UserScores | None,
@@ -140,9 +164,11 @@ def user_records(
         "size": data.sizes.tolist(),
         "weight": weight.numpy(),
         **{name: column.numpy() for name, column in kept.items()},
-        "acc_global": users.accuracy.numpy(),
-        "acc_local": (missing if local is None else local.accuracy).numpy(),
-        "acc_personal": (missing if personal is None else personal.accuracy).numpy(),
+        **{
+            f"{measure.name}_{model}": (missing if scores is None else scores.values(measure)).numpy()
+            for measure in measures
+            for model, scores in zip(MODELS, (users, local, personal), strict=True)
+        },
         "loss": users.loss.numpy(),
     }
 
@@ -232,18 +258,21 @@ class ServerHistory:
 
 @dataclass
 class Best:
-    """The server's model of the round with the best validation accuracy; never chosen on test data."""
+    """The server's model of the round that the task's first measure finds best on validation, never on test data."""
 
-    metric: str = "val/acc"
+    measure: Measure = ACCURACY
     round: int | None = None
     value: float | None = None
     model: Params = field(default_factory=dict)
 
     def offer(self, round: int, values: dict[str, float], model: dict[str, Tensor]) -> None:
         """Keep a copy of the model if this round is better than all before it."""
-        value = values.get(self.metric)
-        if value is not None and (self.value is None or value > self.value):
+        value = values.get(f"val/{self.measure.name}")
+        if value is not None and (self.value is None or self._is_better(value, self.value)):
             self.round, self.value, self.model = round, value, clone(model)
+
+    def _is_better(self, value: float, other: float) -> bool:
+        return value > other if self.measure.best == "max" else value < other
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain data."""

@@ -34,7 +34,7 @@ def draw_initial_weights(net: nn.Module, seed: int) -> None:
     silent = [key for key, value in net.named_parameters() if id(value) not in reached]
     if silent:
         raise ConfigError(
-            f"The seed cannot govern the initial weights of model.net ({name}): '{silent[0]}' belongs to "
+            f"The seed cannot decide the initial weights of model.net ({name}): '{silent[0]}' belongs to "
             f"no module with a method reset_parameters(), so it cannot be drawn again. Write that method, or: {_HOW}"
         )
     with torch.random.fork_rng(devices=[]):
@@ -45,7 +45,7 @@ def draw_initial_weights(net: nn.Module, seed: int) -> None:
     if other:
         load(net, before)
         raise ConfigError(
-            f"The seed cannot govern the initial weights of model.net ({name}): '{other[0]}' is not what "
+            f"The seed cannot decide the initial weights of model.net ({name}): '{other[0]}' is not what "
             "reset_parameters() draws. The net has an initialisation of its own, which should be that method, or "
             f"weights that were trained. {_HOW}"
         )

@@ -5,14 +5,16 @@ ONE client: parameters have the shapes that they have in the net, whatever the e
 with fixed shapes, of any names; the engine stacks it over the clients.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import torch
 
-from fedlit.errors import require
-from fedlit.params import Params, row, scale, sq_norm, stack
+from fedlit.errors import ConfigError, require
+from fedlit.params import Params, at_least_single, clone, row, scale, sq_norm, stack, under_prefix, with_prefix
 
 
 class LocalOptimizer(Protocol):
@@ -30,8 +32,11 @@ class LocalOptimizer(Protocol):
 
 def initial_memory(optimizer: LocalOptimizer, start: Params) -> Params:
     """Stacked: the state of every client before its first step, for the stacked models from which they start."""
+    first = optimizer.init(row(start, 0))
+    if not first:
+        return {}
     clients = len(next(iter(start.values())))
-    return stack([optimizer.init(row(start, k)) for k in range(clients)])
+    return stack([first, *(optimizer.init(row(start, k)) for k in range(1, clients))])
 
 
 @dataclass(frozen=True)
@@ -97,33 +102,94 @@ class ExtrapolatedSGD:
         return moved, params
 
 
-def make_optimizer(
-    kind: Literal["sgd", "aspg"],
-    momentum: float,
-    weight_decay: float,
-    clip: float | None,
-    extrapolation: float,
-    box: float | None,
-) -> LocalOptimizer:
-    """The local optimiser that a client's options ask for; options of the other kind are refused."""
-    require(kind in ("sgd", "aspg"), f"model.optimizer is '{kind}'; give sgd or aspg.")
-    of_sgd = {"momentum": momentum, "weight_decay": weight_decay, "clip": clip}
-    of_aspg = {"extrapolation": extrapolation, "box": box}
-    if kind == "sgd":
-        require(
-            not any(of_aspg.values()),
-            f"{_named(of_aspg)}, but model.optimizer is 'sgd', whose steps neither extrapolate nor project. Set "
-            "optimizer to aspg, or extrapolation to 0 and box to null.",
+@dataclass(frozen=True)
+class LocalAdam:
+    """Adam as torch.optim.Adam: m <- b1 m + (1 - b1) g, v <- b2 v + (1 - b2) g², x <- x - lr m̂ / (sqrt(v̂) + eps).
+
+    m̂ = m / (1 - b1^t) and v̂ = v / (1 - b2^t) after t steps. The gradient is clipped first. The state is m, v and t.
+    """
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    clip: float | None = None
+    decoupled: bool = False
+    """Whether the weight decay shortens the parameters themselves (AdamW) instead of entering the gradient (Adam)."""
+
+    def init(self, params: Params) -> Params:
+        """m, v and t."""
+        zeros = {name: torch.zeros_like(value) for name, value in params.items()}
+        like = next(iter(params.values()))
+        count = like.new_zeros((), dtype=at_least_single(like.dtype))
+        return {**with_prefix("first", zeros), **with_prefix("second", clone(zeros)), "steps": count}
+
+    def point(self, params: Params, state: Params) -> Params:
+        """Where the gradient is taken: at the parameters themselves."""
+        return params
+
+    def step(self, params: Params, grads: Params, state: Params, lr: float | torch.Tensor) -> tuple[Params, Params]:
+        """One step; returns (parameters, state)."""
+        if self.clip is not None:
+            grads = clip_by_norm(grads, self.clip)
+        if self.weight_decay and self.decoupled:
+            params = {name: value - lr * self.weight_decay * value for name, value in params.items()}
+        elif self.weight_decay:
+            grads = {name: grads[name] + self.weight_decay * params[name] for name in params}
+        (b1, b2), steps = self.betas, state["steps"] + 1
+        m = {name: b1 * value + (1 - b1) * grads[name] for name, value in under_prefix("first", state).items()}
+        v = {name: b2 * value + (1 - b2) * grads[name] ** 2 for name, value in under_prefix("second", state).items()}
+        like = next(iter(params.values()))
+        seen1, seen2 = (seen_share(beta, steps).to(like.dtype) for beta in self.betas)
+        moved = {
+            name: value - lr * (m[name] / seen1) / ((v[name] / seen2).sqrt() + self.eps)
+            for name, value in params.items()
+        }
+        return moved, {**with_prefix("first", m), **with_prefix("second", v), "steps": steps}
+
+
+def seen_share(beta: float, steps: torch.Tensor) -> torch.Tensor:
+    """1 - beta^steps, without the loss of digits that this has in float32 where beta is near 1."""
+    return -torch.expm1(steps * (math.log(beta) if beta else -math.inf))
+
+
+LocalKind = Literal["sgd", "adam", "adamw", "aspg"]
+"""The local optimisers that an option names."""
+_OF_ADAM = ("betas", "eps", "weight_decay", "clip")
+_KINDS: dict[str, tuple[Callable[..., LocalOptimizer], tuple[str, ...]]] = {
+    "sgd": (LocalSGD, ("momentum", "weight_decay", "clip")),
+    "adam": (LocalAdam, _OF_ADAM),
+    "adamw": (partial(LocalAdam, decoupled=True), _OF_ADAM),
+    "aspg": (ExtrapolatedSGD, ("extrapolation", "box")),
+}
+"""How each is made, and which options it takes."""
+NOT_ASKED: dict[str, Any] = {
+    "momentum": 0.0,
+    "weight_decay": 0.0,
+    "clip": None,
+    "extrapolation": 0.0,
+    "box": None,
+    "betas": (0.9, 0.999),
+    "eps": 1e-8,
+}
+"""Options of the local optimisers, each with the value that asks for nothing."""
+
+
+def make_optimizer(kind: str, options: Mapping[str, Any]) -> LocalOptimizer:
+    """The local optimiser that a client's options (`NOT_ASKED`) ask for; those of another kind are refused."""
+    require(kind in _KINDS, f"model.optimizer is '{kind}'; give {_listed(_KINDS)}.")
+    make, taken = _KINDS[kind]
+    for name, value in options.items():
+        if name in taken or value == NOT_ASKED[name]:
+            continue
+        others = [other for other, (_, own) in _KINDS.items() if name in own]
+        unset = "null" if NOT_ASKED[name] is None else NOT_ASKED[name]
+        raise ConfigError(
+            f"model.{name} is {value}, but model.optimizer is '{kind}', whose steps know only {_listed(taken, 'and')}. "
+            f"Set {name} to {unset}, or optimizer to {_listed(others)}.",
         )
-        return LocalSGD(momentum, weight_decay, clip)
-    require(
-        not any(of_sgd.values()),
-        f"{_named(of_sgd)}, but model.optimizer is 'aspg', whose steps extrapolate and project; momentum, weight_decay "
-        "and clip are not part of them. Leave them out and give extrapolation and box, or set optimizer to sgd.",
-    )
-    return ExtrapolatedSGD(extrapolation, box)
+    return make(**{name: options[name] for name in taken})
 
 
-def _named(options: Mapping[str, float | None]) -> str:
-    """`model.box is 2.0`, for the first option that is set."""
-    return next((f"model.{name} is {value}" for name, value in options.items() if value), "")
+def _listed(words: Iterable[str], last: str = "or") -> str:
+    *first, end = words
+    return f"{', '.join(first)} {last} {end}" if first else end

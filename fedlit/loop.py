@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,13 +22,15 @@ from pytorch_lightning.loops.fit_loop import _FitLoop
 from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
+from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort, stacked
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence, check_servers
-from fedlit.engines.choose import Choice, Room, check_same_engine, choose, make_engine, resumed_request
+from fedlit.engines.choose import Choice, Room, check_same_engine, choose, make_engine, resumed_request, stays
+from fedlit.engines.device import Device
 from fedlit.engines.distributed import DistributedEngine
 from fedlit.errors import located
 from fedlit.evaluate import CHUNK, threads
@@ -35,15 +38,17 @@ from fedlit.federation import Event, Federation
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History, ServerHistory, round_columns, round_metrics
 from fedlit.measuring import MeasureOptions, Measuring
-from fedlit.params import Params, load, with_prefix
+from fedlit.params import Params, at_least_single, load, rows, stack, with_prefix
 from fedlit.ranks import Ranks
+from fedlit.room import Need, obstacle, on_disk
 from fedlit.run import RunFolder
-from fedlit.server.aggregate import averaged_buffers, pseudo_gradient
-from fedlit.server.base import ServerCallback
-from fedlit.server.server import Server
+from fedlit.server.aggregate import averaged_buffers, pseudo_gradients
+from fedlit.server.base import ServerCallback, check_sent
+from fedlit.server.server import Server, move
 from fedlit.server.weights import Weighting, check_weights
 from fedlit.states import INITIAL, ClientStates
 from fedlit.stopping import Stopping
+from fedlit.tally import Tally
 from fedlit.training import Training
 from fedlit.users import UserModels
 
@@ -82,9 +87,13 @@ class FederatedLoop(_FitLoop):
         self.history = History()
         self.server_history = ServerHistory()
         self.best = Best()
+        self.last_records: dict[str, Any] | None = None
+        """Every client as it was measured last, by this process."""
         self.first_risk: float | None = None
         self.choice: Choice | None = None
+        self.device = Device()
         self.ranks = Ranks()
+        self.tally = Tally()
         self._begun_with: dict[str, Any] | None = None
         self._stop_agreed = False
         self._ready = False
@@ -157,12 +166,13 @@ class FederatedLoop(_FitLoop):
     def step_together(self, event: Event, cohorts: Sequence[Cohort]) -> None:
         """Servers that are due take their clients' models in, mix and step, and keep what clients keep."""
         pairs = list(zip(event.servers, cohorts, strict=True))
-        steps = [self.receive(server, cohort) for server, cohort in pairs]
+        for server, cohort in pairs:
+            self.receive(server, cohort)
+        lengths = self.weigh(cohorts)
         for iteration in range(self.iterations):
             self.federation.mix(event, self.rounds_done + 1, iteration)
-            for (server, cohort), step in zip(pairs, steps, strict=True):
-                self.step(server, cohort, step)
-            check_servers([server.model for server in event.servers], self.rounds_done + 1)
+            self.step(event.servers, cohorts, lengths)
+            check_servers(self.federation.models(event.servers), self.rounds_done + 1)
         self.keep(cohorts)
         for server, cohort in pairs:
             self.call(server, "on_server_step_end", cohort)
@@ -177,30 +187,37 @@ class FederatedLoop(_FitLoop):
         self.training.measure_received(cohort)
         self.call(server, "on_cohort_start", cohort)
 
-    def receive(self, server: Server, cohort: Cohort) -> float:
-        """What a server does with what comes back; returns the length of its step."""
+    def receive(self, server: Server, cohort: Cohort) -> None:
+        """What a server does with what comes back."""
         self.training.measure_trained(cohort)
-        with cohort.idle_rows_held():
-            self.call(server, "on_cohort_trained", cohort)
-        return self.weigh(cohort)
+        if server.callbacks:
+            with cohort.idle_rows_held():
+                self.call(server, "on_cohort_trained", cohort)
+            check_sent(cohort, server.callbacks)
 
-    def weigh(self, cohort: Cohort) -> float:
-        """Fill the cohort's weights; returns the length of the server's step."""
+    def weigh(self, cohorts: Sequence[Cohort]) -> list[float]:
+        """Fill the cohorts' weights; returns the length of each server's step."""
         assert self.weighting is not None
-        with located(f"in round {cohort.number}, in the weighting {type(self.weighting).__name__}"):
-            weighed = self.weighting.weigh(cohort)
-        check_weights(weighed, cohort, self.weighting)
-        cohort.weights = weighed.weights
-        return weighed.step * self.client.server_lr
+        with located(f"in round {cohorts[0].number}, in the weighting {type(self.weighting).__name__}"):
+            weighed = [self.weighting.weigh(cohort) for cohort in cohorts]
+        check_weights(weighed, cohorts, self.weighting)
+        for cohort, own in zip(cohorts, weighed, strict=True):
+            cohort.weights = own.weights
+        return [own.step * self.client.server_lr for own in weighed]
 
-    def step(self, server: Server, cohort: Cohort, length: float) -> None:
-        """z moves along the pseudo-gradient, until the round is committed or undone."""
-        cohort.pseudo_gradient = pseudo_gradient(server.z, cohort, length)
-        self.call(server, "on_pseudo_gradient", cohort)
-        call._call_callback_hooks(self.trainer, "on_before_optimizer_step", server.optimizer)
-        fixed = frozenset() if self.client.average_kept else cohort.own
-        with located(f"in round {cohort.number}, in the server's optimiser {type(server.optimizer).__name__}"):
-            server.step(cohort.pseudo_gradient, averaged_buffers(cohort), fixed=fixed)
+    def step(self, servers: Sequence[Server], cohorts: Sequence[Cohort], lengths: Sequence[float]) -> None:
+        """Each z moves along its pseudo-gradient, until the round is committed or undone."""
+        gradients = pseudo_gradients(self.federation.models(servers), cohorts, lengths)
+        is_awaited = self._is_overridden("on_before_optimizer_step")
+        for server, cohort, gradient in zip(servers, cohorts, rows(gradients, len(servers)), strict=True):
+            cohort.pseudo_gradient = gradient
+            self.call(server, "on_pseudo_gradient", cohort)
+            if is_awaited:
+                call._call_callback_hooks(self.trainer, "on_before_optimizer_step", server.optimizer)
+        fixed = frozenset() if self.client.average_kept else cohorts[0].own
+        buffers = rows(averaged_buffers(cohorts), len(servers))
+        with located(f"in round {cohorts[0].number}, in the server's optimiser {type(servers[0].optimizer).__name__}"):
+            move(servers, [cohort.pseudo_gradient for cohort in cohorts], buffers, fixed=fixed)
 
     def keep(self, cohorts: Sequence[Cohort]) -> None:
         """The rows of those who trained, until the round is committed or undone."""
@@ -242,18 +259,19 @@ class FederatedLoop(_FitLoop):
         values = {} if self.options.clock is None else {"time/sim_s": self.federation.time}
         return values | self.federation.metrics()
 
-    def server_accuracies(self) -> list[float]:
-        """Of every server's model on the pooled test."""
+    def server_scores(self) -> list[float]:
+        """The task's first measure of every server's model on the pooled test."""
         assert self.choice is not None
         rows, servers, evaluator = self.data.global_test, self.federation.present, self.measuring.evaluator
+        first = self.client.task.first
 
-        def hits_of(numbers: list[int]) -> Params:
-            hits = [evaluator.sums(servers[number].measured, rows)[0] for number in numbers]
-            return {"hits": torch.tensor(hits, dtype=torch.float64)}
+        def sums_of(numbers: list[int]) -> Params:
+            return stack([{"sums": evaluator.sums(servers[number].measured, rows)[first.name]} for number in numbers])
 
         with threads(self.choice.evaluation_threads):
-            hits: list[float] = self.ranks.divided([1] * len(servers), hits_of)["hits"].tolist()
-        return [own / len(rows) for own in hits]
+            sums = self.ranks.divided([1] * len(servers), sums_of)["sums"]
+        values: list[float] = first.value(sums, torch.full((len(servers),), len(rows), dtype=torch.float64)).tolist()
+        return values
 
     def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
@@ -272,7 +290,11 @@ class FederatedLoop(_FitLoop):
     ) -> None:
         """The round counts. What can fail comes first; the rest is not interrupted, not even by a second Ctrl-C."""
         if servers and records is not None:
-            servers = {"round": [number] * len(servers["server"]), **servers, "acc": self.server_accuracies()}
+            servers = {
+                "round": [number] * len(servers["server"]),
+                **servers,
+                self.client.task.first.name: self.server_scores(),
+            }
         if self.folder is not None:
             if records is not None:
                 self.folder.append_clients(number, records)
@@ -281,16 +303,22 @@ class FederatedLoop(_FitLoop):
             self.show_model()
             self.states.commit()
             self.history.add(number, values)
+            self.last_records = self.last_records if records is None else records
             if servers and records is not None:
                 self.server_history.append(servers)
-            self.best.offer(number, values, self.client.net.state_dict())
+            self.best.offer(number, values, self.shown_model())
             self.rounds_done = number
             self._count_rounds()
             self.in_round = False  # all that belongs to this round is in place: a checkpoint may be written
 
     def show_model(self) -> None:
         """Put the model that is measured into the client's net: that is what users, exports and checkpoints find."""
-        load(self.client.net, self.federation.measured)
+        load(self.client.net, self.device.sent(self.federation.measured))
+
+    def shown_model(self) -> Params:
+        """What the net holds then, without asking the device."""
+        measured = self.federation.measured
+        return {name: measured.get(name, value) for name, value in self.client.net.state_dict().items()}
 
     # ---- what a round needs ----------------------------------------------------------------------------------------
 
@@ -313,9 +341,11 @@ class FederatedLoop(_FitLoop):
         build = self.trainer.server_optimizer.build  # type: ignore[attr-defined]  # FederatedTrainer's
         open_one = partial(Server, self.client.net, build, states=self.states)
         callbacks, options = self._server_callbacks(), self.options
-        self.federation = Federation.of(
-            self.client, self.data, open_one, callbacks, options.cloud, options.seed, options.buffer
-        )
+        self.device = Device.of(self.trainer)
+        with self.device.client_at_home(self.client):
+            self.federation = Federation.of(
+                self.client, self.data, open_one, callbacks, options.cloud, options.seed, options.buffer
+            )
         return [server.optimizer for server in self.federation.servers]
 
     @property
@@ -348,6 +378,10 @@ class FederatedLoop(_FitLoop):
     def _server_callbacks(self) -> list[ServerCallback]:
         return [callback for callback in self._callbacks() if isinstance(callback, ServerCallback)]
 
+    def _is_overridden(self, hook: str) -> bool:
+        """Whether any callback has something to do in a hook of Lightning's."""
+        return any(is_overridden(hook, callback, Callback) for callback in self._callbacks())
+
     def _callbacks(self) -> list[Callback]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by Lightning's connector
         return callbacks
@@ -369,16 +403,20 @@ class FederatedLoop(_FitLoop):
         self.trainer.val_check_batch = float("inf")
         client, data, options = self.client, self.data, self.options
         client.prepare()
-        dtype = next(client.net.parameters()).dtype
-        data.cast(dtype)
+        data.cast(at_least_single(next(client.net.parameters()).dtype))
         bytes_needed = data.num_clients * sum(v.numel() * v.element_size() for v in client.net.state_dict().values())
         fits = (
             bytes_needed <= LOCAL_MODELS_BYTES if options.store_local_models == "auto" else options.store_local_models
         )
-        # A fresh client is never met again; the one that holds all data is no user.
+        # A fresh client is never met again; the one that holds all data is not a user.
         self.keeps_local_models = fits and not data.is_fresh and not client.pools_data
         if not fits:
-            log.info(f"Local models are not kept ({bytes_needed / 1e9:.1f} GB): no local/* and personal/* metrics.")
+            why = (
+                f"{bytes_needed / 1e9:.1f} GB"
+                if options.store_local_models == "auto"
+                else "store_local_models is false"
+            )
+            log.info(f"The clients' models are not kept ({why}), so local/* and personal/* are not measured.")
         self.population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
         needs = client.needs.union(
             self.weighting.needs if self.weighting is not None else (),
@@ -386,12 +424,20 @@ class FederatedLoop(_FitLoop):
         )
         models = UserModels.of(client, self.federation, keeps_local=self.keeps_local_models)
         self.gathering = Gathering(client, self.population, options, self.profile)
-        self.measuring = Measuring(client, data, models, self.measures, self.ranks)
         self.ranks.profile = self.profile
+        self._place_states()
         if self.choice is None:
-            self.choice = self.ranks.same(self._choose())
+            with self.device.client_at_home(client):
+                self.choice = self.ranks.same(self._choose())
         log.info(self.choice.line())
-        engine = make_engine(self.choice, options.seed, data.rows)
+        log.info(self._room.line(self.choice))
+        self.device = self.device.settled(
+            self.choice.accelerator, client, [server.optimizer for server in self.federation.servers]
+        )
+        self.best.measure = client.task.first
+        self.measuring = Measuring(client, data, models, self.measures, self.ranks, self.device)
+        engine = make_engine(self.choice, options.seed, data.rows, self.device)
+        engine.tally = self.tally
         if self.ranks.size > 1:
             engine = DistributedEngine(engine, self.ranks)
         self.training = Training(client, self.population, self.gathering, engine, self.measuring.evaluator, needs)
@@ -407,6 +453,32 @@ class FederatedLoop(_FitLoop):
             self.folder.start_metrics(self.history.columns, self.history.numbered())
         self._ready = True
 
+    def _place_states(self) -> None:
+        """Rows of clients in memory or on disk; what a resumed run has elsewhere is moved."""
+        asked, ranks = self.options.states, self.ranks
+        folder = ranks.same(self.folder.checkpoints if self.folder is not None else None)
+        is_on_disk, line = ranks.same(on_disk(asked, self._need(folder))) if asked != "memory" else (False, None)
+        if line is not None:
+            log.info(line)
+        if is_on_disk and folder is not None:
+            self.states.keep_on_disk(folder, ranks)
+        else:
+            self.states.keep_in_memory()
+
+    def _need(self, folder: Path | None) -> Need:
+        """What rows would take: those of a first cohort, for everybody who may be met."""
+        servers, ranks = self.federation.servers, self.ranks
+        [cohort] = self.gathering.cohorts(servers[:1])
+        cohort.params, cohort.buffers = cohort.received, cohort.received_buffers
+        kept = sum(value.numel() * value.element_size() for value in self.rows(cohort).values())
+        met = (self.max_epochs or 1) * len(cohort.clients) * len(servers)
+        return Need(
+            clients=min(met, self.data.num_clients),
+            row_bytes=kept / max(1, len(cohort.clients)),
+            processes=ranks.here,
+            obstacle=obstacle(folder, ranks.size // ranks.here),
+        )
+
     def _choose(self) -> Choice:
         """The engine, from a first cohort's work; a run that had another number of processes keeps its form."""
         client, data, ranks = self.client, self.data, self.ranks
@@ -415,13 +487,29 @@ class FederatedLoop(_FitLoop):
             request = resumed_request(self._begun_with, request)
         planned = client.planned_steps(self.population.sizes.numpy())
         sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-        trained = sum(len(cohort.clients) for cohort in self.gathering.cohorts(self.federation.servers))
+        cohorts = self.gathering.cohorts(self.federation.servers)
+        trained = self.federation.trained_at_once(cohorts)
         if trained < ranks.size:
             log.info(
                 f"{ranks.size - trained} of {ranks.size} processes are idle: only {trained} clients train in a round."
             )
-        rounds, room = self.max_epochs or 1, Room(ranks.size, ranks.here)
-        return choose(request, client, planned, trained, rounds, sample, evaluated_rows=CHUNK, room=room)
+        rounds = self.max_epochs or 1
+        return choose(
+            request,
+            client,
+            planned,
+            trained,
+            rounds,
+            sample,
+            shares=self.gathering.work_shares(cohorts),
+            evaluated_rows=CHUNK,
+            room=self._room,
+            device=self.device,
+        )
+
+    @property
+    def _room(self) -> Room:
+        return Room(self.ranks.size, self.ranks.here, self.options.request.threads)
 
     @property
     def done(self) -> bool:
@@ -507,7 +595,8 @@ class FederatedLoop(_FitLoop):
         self.federation.load_state_dict(state_dict["federation"])
         for server in self.federation.servers:
             server.initial = state_dict["initial"] or server.initial
-        self.states.load_state_dict(state_dict["clients"])
+        path = self.trainer.ckpt_path
+        self.states.load_state_dict(state_dict["clients"], Path(path).parent if path else None, self.ranks)
         self.history.load_state_dict(state_dict["history"])
         self.server_history.load_state_dict(state_dict["servers"])
         self.best.load_state_dict(state_dict["best"])
@@ -523,14 +612,19 @@ class FederatedLoop(_FitLoop):
         self.show_model()
 
     def _continue_with(self, choice: Choice, recorded: dict[str, Any]) -> None:
-        """The engine of the run so far, or, with another number of processes, one of the same form."""
-        if choice.processes == self.ranks.size:
+        """The engine of the run so far, or, with other processes or elsewhere, one of the same form."""
+        elsewhere = not stays(recorded, self.options.request)
+        if choice.processes == self.ranks.size and not elsewhere:
             self.choice = choice
             return
         self.choice, self._begun_with = None, recorded
+        had, has = f"{choice.processes} processes", str(self.ranks.size)
+        if elsewhere:
+            now = "gpu" if self.options.request.accelerator == "gpu" else "cpu"
+            had, has = f"{had} on {choice.accelerator}", f"{has} on {now}"
         log.info(
-            f"This run had {choice.processes} processes so far and goes on with {self.ranks.size}: its numbers agree "
-            "up to rounding (1e-10 in float64), not in every bit."
+            f"This run had {had} so far and goes on with {has}: its numbers agree up to rounding (1e-10 in float64), "
+            "not in every bit."
         )
 
     @property

@@ -4,19 +4,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
+from fedlit.engines.device import Device
+from fedlit.errors import require
 from fedlit.evaluate import Evaluator
 from fedlit.history import MeasuredParts, extreme_user_metrics, local_metrics, personal_metrics, user_records
 from fedlit.metrics import UserScores
-from fedlit.params import Params, sq_norm
+from fedlit.params import Params, row, sq_norm, stack
 from fedlit.ranks import Ranks
 from fedlit.states import number_states
 from fedlit.step import Adaptation, Personal
+from fedlit.task import LOSSES
 from fedlit.users import UserModels
 
 
@@ -37,6 +39,7 @@ class Measuring:
         models: the users' models.
         options: what is measured beside what always is.
         ranks: the processes of the run, among which users are divided.
+        device: where models are measured.
     """
 
     def __init__(
@@ -46,14 +49,16 @@ class Measuring:
         models: UserModels,
         options: MeasureOptions,
         ranks: Ranks | None = None,
+        device: Device | None = None,
     ) -> None:
         self.client = client
         self.data = data
         self.models = models
         self.options = options
         self.ranks = ranks or Ranks()
-        self.evaluator = Evaluator(client, data, self.ranks)
-        self._kept: dict[str, dict[int, tuple[float, float]]] = {"local": {}, "personal": {}, "finetuned": {}}
+        self.evaluator = Evaluator(client, data, self.ranks, device)
+        self._check_extra()
+        self._kept: dict[str, dict[int, Params]] = {"local": {}, "personal": {}, "finetuned": {}}
 
     @property
     def parts(self) -> MeasuredParts:
@@ -68,6 +73,16 @@ class Measuring:
             finetuned=personal and self.options.finetune is not None,
             extra=tuple(self.options.extra_metrics),
         )
+
+    def _check_extra(self) -> None:
+        """What is asked of users' own models needs them."""
+        has_personal = self.models.keeps_local or self.client.personal_model() != Personal()
+        for name, has in (("personal/train_loss", has_personal), ("local/grad_norm2", self.models.keeps_local)):
+            require(
+                has or name not in self.options.extra_metrics,
+                f"trainer.extra_metrics asks for {name}, but clients' own models are not kept in this run. Set "
+                "trainer.store_local_models to true, or leave it out; centralised training has none.",
+            )
 
     def changed(self, clients: Iterable[int]) -> None:
         """These clients trained: what they keep is measured again when next asked."""
@@ -87,23 +102,25 @@ class Measuring:
 
     def _evaluate(self, cohort: Cohort | None, model: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
         parts, local, personal = self.parts, None, None
+        measures = self.client.task.measures
         values, users = self.evaluator.global_model(model)
         values |= self.extra(model)
         if cohort is not None and parts.tested and not self.client.pools_data:
-            values |= extreme_user_metrics(cohort, users)
+            values |= extreme_user_metrics(cohort, users, measures)
         if self.client.own_tensors and not self.client.average_kept:
-            values = {}  # z is no whole model
+            values = {}  # z is not a whole model
         if parts.local:
             local = personal = self.local_models(users)
-            values |= local_metrics(local)
+            values |= local_metrics(local, measures)
         if parts.personal and self.client.personal_model() != Personal():
             personal = self.personal_models(users)
         if personal is not None:
-            values |= personal_metrics(personal)
+            values |= personal_metrics(personal, measures)
+        values |= self.extra_of_users()
         if parts.finetuned:
-            values |= local_metrics(self.finetuned_models(users), "finetuned")
+            values |= local_metrics(self.finetuned_models(users), measures, "finetuned")
         numbers = number_states(self.client.state_spec())
-        return values, user_records(cohort, self.data, self.models.states, numbers, users, local, personal)
+        return values, user_records(cohort, self.data, self.models.states, numbers, measures, users, local, personal)
 
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
         """f(z) on all training data, by n_i and with equal weights, and its gradient's squared norm; on request."""
@@ -117,6 +134,21 @@ class Measuring:
                 values[loss] = sum(self.evaluator.loss(model, rows) for rows in parts) / len(parts)
             if norm in asked:
                 values[norm] = float(sq_norm(self.evaluator.mean_gradient(model, parts)))
+        return values
+
+    def extra_of_users(self) -> dict[str, float]:
+        """Σ n_i f_i(personal_i) / Σ n_i, and the mean of ‖∇f_i(x_i)‖² (FedBC, corollary 4.7); on request."""
+        asked, values, train = self.options.extra_metrics, {}, self.data.everyone.train
+        users = [int(user) for user in train.sizes.nonzero()[0]]
+        if "personal/train_loss" in asked:
+            steps = [step for step in [self.client.personal_model().adaptation] if step is not None]
+            models = (self._adapted(self.models.personal(user), user, steps) for user in users)
+            losses = (self.evaluator.loss(model, train[user]) for user, model in zip(users, models, strict=True))
+            total = sum(len(train[user]) * loss for user, loss in zip(users, losses, strict=True))
+            values["personal/train_loss"] = total / int(train.sizes.sum())
+        if "local/grad_norm2" in asked:
+            norms = [sq_norm(self.evaluator.gradient(self.models.last(user), train[user])) for user in users]
+            values["local/grad_norm2"] = float(sum(norms)) / len(norms)
         return values
 
     def local_models(self, shared: UserScores) -> UserScores:
@@ -147,27 +179,27 @@ class Measuring:
     ) -> UserScores:
         """Each user's model on its own test: kept scores for models that rest, `shared` for those that are z."""
         kept, tests = self._kept[kind], self.data.everyone.test
-        hits, losses = shared.hits.tolist(), shared.losses.tolist()
         tested = tests.sizes.nonzero()[0].tolist()
         users = [user for user in tested if steps or not is_global(user)]
         asked = [user for user in users if user not in kept]
 
         def scores_of(numbers: list[int]) -> Params:
-            scored = [self._score(model_of(user), user, steps) for user in (asked[number] for number in numbers)]
-            return {"scores": torch.tensor(scored, dtype=torch.float64)}
+            return stack([self._score(model_of(user), user, steps) for user in (asked[number] for number in numbers)])
 
-        costs = tests.sizes[asked].tolist()
-        found = self.ranks.divided(costs, scores_of)["scores"].tolist() if asked else []
-        new = {user: (hit, loss) for user, (hit, loss) in zip(asked, found, strict=True)}
-        for user in users:
-            score = kept[user] if user in kept else new[user]
-            if rests(user):
-                kept[user] = score
-            hits[user], losses[user] = score
-        return UserScores(shared.hits.new_tensor(hits), shared.losses.new_tensor(losses), shared.counts)
+        found = self.ranks.divided(tests.sizes[asked].tolist(), scores_of) if asked else {}
+        scores = {user: row(found, number) for number, user in enumerate(asked)}
+        scores |= {user: kept[user] for user in users if user in kept}
+        kept |= {user: scores[user] for user in users if rests(user)}
+        sums = {name: value.clone() for name, value in (dict(shared.sums) | {LOSSES: shared.losses}).items()}
+        for name, value in (stack([scores[user] for user in users]) if users else {}).items():
+            sums[name][users] = value
+        return UserScores(sums, sums.pop(LOSSES), shared.counts)
 
-    def _score(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> tuple[float, float]:
-        """Right predictions and losses of a user's model, adapted in these steps, on its own test."""
+    def _score(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> Params:
+        """Losses and what measures add up of a user's model, adapted in these steps, on its own test."""
+        return self.evaluator.sums(self._adapted(model, user, steps), self.data.everyone.test[user])
+
+    def _adapted(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> Mapping[str, Tensor]:
         for step in steps:
             model = self.evaluator.adapted(model, user, step)
-        return self.evaluator.sums(model, self.data.everyone.test[user])
+        return model

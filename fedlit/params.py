@@ -43,18 +43,36 @@ def stacked_sq_norm(params: Mapping[str, Tensor]) -> Tensor:
 
 def weighted_mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Params:
     """sum_i weights_i params_i, summed in float64 so that the mean of equal models is that model."""
-    weights = weights.double()
-    return {name: torch.tensordot(weights, value.double(), dims=1).to(value.dtype) for name, value in stacked.items()}
+    return row(weighted_means([stacked], [weights]), 0)
+
+
+def weighted_means(cohorts: Sequence[Mapping[str, Tensor]], weights: Sequence[Tensor]) -> Params:
+    """The same of several cohorts, stacked: row k is the mean of the k-th."""
+    shares = [own.double().unsqueeze(0) for own in weights]
+
+    def mean(values: Sequence[Tensor]) -> Tensor:
+        like = values[0]
+        rows = [value.double().flatten(1) if like.dim() > 1 else value.double().unsqueeze(1) for value in values]
+        means = torch.cat([torch.mm(*own) for own in zip(shares, rows, strict=True)])
+        return means.view(len(values), *like.shape[1:]).to(like.dtype)
+
+    return {name: mean([cohort[name] for cohort in cohorts]) for name in cohorts[0]}
 
 
 def expand(params: Mapping[str, Tensor], clients: int) -> Params:
     """The same model for every client, as views: no memory is copied."""
-    return {name: value.detach().unsqueeze(0).expand(clients, *value.shape) for name, value in params.items()}
+    return {name: value.detach().expand(clients, *value.shape) for name, value in params.items()}
 
 
 def row(stacked: Mapping[str, Tensor], k: int) -> Params:
     """The k-th client's tensors of a stacked dict, as views."""
     return {name: value[k] for name, value in stacked.items()}
+
+
+def rows(stacked: Mapping[str, Tensor], count: int) -> list[Params]:
+    """The tensors of all `count` clients, as views; {} for each where the dict is empty."""
+    columns = [value.unbind() for value in stacked.values()]
+    return [dict(zip(stacked, own, strict=True)) for own in zip(*columns, strict=True)] or [{} for _ in range(count)]
 
 
 def stack(rows: Sequence[Mapping[str, Tensor]]) -> Params:
@@ -76,6 +94,11 @@ def under_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:
 def per_client(values: Tensor, like: Tensor) -> Tensor:
     """(clients,) -> a shape that broadcasts over a stacked tensor."""
     return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def at_least_single(dtype: torch.dtype) -> torch.dtype:
+    """The type, or float32 where a float has fewer bits: a mean of such numbers needs more digits than they have."""
+    return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
 
 
 def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -1,23 +1,108 @@
-"""The progress bar counts rounds, shows the key metrics and the time left; without a terminal it prints some lines."""
+"""What the terminal shows while a run goes: rounds, time left, clients of this round, key metrics.
+
+Without a terminal some lines are printed instead.
+"""
 
 import logging
+import sys
 import time
-from typing import Any
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TextIO
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import ProgressBar
 from pytorch_lightning.utilities import rank_zero_only
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar as Bar
+from rich.table import Table
+from rich.text import Text
 
-_SHOWN = (
-    ("train/loss", "loss", "{:.3f}"),
-    ("global/acc", "global", "{:.1%}"),
-    ("local/acc", "local", "{:.1%}"),
-    ("min_user/acc", "min user", "{:.1%}"),
-    ("max_user/acc", "max user", "{:.1%}"),
-)
+from fedlit.catalogue import first_measure
+from fedlit.tally import Tally
+from fedlit.words import counted, duration
+
+_SHOWN = {"global": "global", "local": "local", "min_user": "min user", "max_user": "max user"}
+"""Groups of metrics -> their words; the first measure of each is shown."""
 _SECONDS_BETWEEN_LINES = 20.0
+_REMEMBERED = 50
+"""Rounds from whose time the time left is estimated."""
+_ENOUGH = 0.05
+"""Share of the first round's steps from which its own length is estimated."""
+_NARROWEST_BAR, _WIDEST_BAR = 8, 24
+
+
+class Pace:
+    """How long rounds take, and so how long the rest will.
+
+    Compiling is not part of a round's time. The first round, which is slower in other ways too, counts until the next.
+    """
+
+    def __init__(self, rounds: int, done: int, tally: Tally | None = None) -> None:
+        self.rounds, self.done = rounds, done
+        self.tally = tally or Tally()
+        self.began = time.monotonic()
+        self._ends = deque([self.began], maxlen=_REMEMBERED + 1)
+        self._first = True
+
+    def count(self, done: int) -> None:
+        """A round is over."""
+        if len(self._ends) == 2 and self._first:
+            self._ends.popleft()
+            self._first = False
+        if self._first:
+            self._ends[0] += self.tally.prepared
+        self._ends.append(time.monotonic())
+        self.done = done
+
+    def seconds_left(self, share: float) -> float | None:
+        """Until the last round is over, where so much of the present one is done; None while nothing is known."""
+        spent = time.monotonic() - self._ends[-1]
+        if len(self._ends) > 1:
+            each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+        elif share >= _ENOUGH:
+            spent -= self.tally.prepared
+            each = spent / share
+        else:
+            return None
+        later = max(self.rounds - self.done - 1, 0)
+        return each * later + max(each - spent, 0.0) * (self.done < self.rounds)
+
+
+class RoundView:
+    """The lines at the bottom of a terminal, as wide as it is: nothing is cut, what does not fit stands below."""
+
+    def __init__(self, pace: Pace, tally: Tally) -> None:
+        self.pace, self.tally = pace, tally
+        self.words = ""
+        self.is_over = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rounds, bar and what fits behind it; the rest and the metrics below."""
+        pace, width = self.pace, options.max_width
+        rounds = f"round {pace.done}/{pace.rounds}"
+        notes = [clock(time.monotonic() - pace.began), *([] if self.is_over else self._notes())]
+        room = width - len(rounds) - _NARROWEST_BAR - 1
+        behind, *below = packed(notes, room) if len(notes[0]) + 2 <= room else ["", *packed(notes, width)]
+        part = 0.0 if self.is_over else self.tally.share
+        room = width - len(rounds) - len(behind) - 3
+        bar = Bar(pace.rounds, min(pace.done + part, pace.rounds), width=max(min(room, _WIDEST_BAR), 1))
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(Text(rounds, no_wrap=True), bar, Text(behind, no_wrap=True))
+        yield line
+        for words in [*below, *packed(self.words.split("  "), width)]:
+            yield Text(words, no_wrap=True)
+
+    def _notes(self) -> list[str]:
+        """Time left, clients of this round, steps per second: what is known of them."""
+        left, tally = self.pace.seconds_left(self.tally.share), self.tally
+        rate = tally.steps_per_second
+        return [
+            *([f"{duration(left)} left"] if left is not None else []),
+            *([f"clients {tally.clients}/{tally.of_clients}"] if tally.of_clients else []),
+            *([f"{rate:,.{0 if rate >= 10 else 1}f} steps/s"] if rate is not None else []),
+        ]
 
 
 class RoundProgressBar(ProgressBar):
@@ -27,7 +112,7 @@ class RoundProgressBar(ProgressBar):
         super().__init__()
         self._enabled = True
         self._console = Console()
-        self._bar: Progress | None = None
+        self._live: Live | None = None
         self._line_at = 0.0
         self._evaluated = 0
 
@@ -42,27 +127,31 @@ class RoundProgressBar(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the bar, at the round where the run begins."""
         self._line_at = time.monotonic()
+        tally = trainer.fit_loop.tally  # type: ignore[attr-defined]  # FederatedLoop's
+        self._pace = Pace(trainer.max_epochs or 0, trainer.current_epoch, tally)
         if not self._enabled or not self._console.is_terminal:
             return
-        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=24), TimeElapsedColumn())
-        self._bar = Progress(
-            *columns,
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[shown]}"),
+        self._view = RoundView(self._pace, tally)
+        self._live = Live(
+            self._view,
             console=self._console,
+            refresh_per_second=4,
+            redirect_stderr=sys.stderr.isatty(),  # what is sent elsewhere stays there
         )
-        self._task = self._bar.add_task("", total=trainer.max_epochs, completed=trainer.current_epoch, shown="")
-        self._bar.start()
+        self._live.start()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """One round further."""
         done = trainer.current_epoch + 1
+        self._pace.count(done)
         words = shown(trainer.callback_metrics, age=done - self._evaluated)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, shown=words)
+        if self._live is not None:
+            self._view.words = words
+            self._view.tally.begin(0, 0)
         elif self._enabled and (done == trainer.max_epochs or self._line_is_due()):
-            self._console.print(f"round {done}/{trainer.max_epochs}  {words}", highlight=False, soft_wrap=True)
+            left = self._pace.seconds_left(0.0) if done < (trainer.max_epochs or 0) else None
+            ahead = f"  {duration(left)} left" if left is not None else ""
+            self._console.print(f"round {done}/{trainer.max_epochs}  {words}{ahead}", highlight=False, soft_wrap=True)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The round was evaluated."""
@@ -84,9 +173,36 @@ class RoundProgressBar(ProgressBar):
         self._stop()
 
     def _stop(self) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._live is not None:
+            self._view.is_over = True
+            self._live.stop()
+            self._live = None
+
+
+def clock(seconds: float) -> str:
+    """`0:01:05`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def packed(items: Sequence[str], width: int) -> list[str]:
+    """The items in lines of at most this width, two spaces between them; none is divided."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 2 + len(item) <= width:
+            lines[-1] += f"  {item}"
+        else:
+            lines.append(item)
+    return lines
+
+
+class CurrentStderr(logging.StreamHandler[TextIO]):
+    """Writes to what is standard error now: while the bar lives, that is a proxy which moves the bar out of the way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Lightning and rich exchange sys.stderr after this handler was made."""
+        self.setStream(sys.stderr)
+        super().emit(record)
 
 
 def is_first_rank() -> bool:
@@ -100,13 +216,15 @@ def show_lines() -> None:
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO if is_first_rank() else logging.WARNING)  # one rank speaks for all
     if not logger.hasHandlers():
-        logger.addHandler(logging.StreamHandler())
+        logger.addHandler(CurrentStderr())
 
 
 def shown(metrics: dict[str, Any], age: int = 0) -> str:
     """The key metrics in a line; accuracies say how many rounds ago they were measured, unless it was in this one."""
-    known = [(name, f"{label} {form.format(float(metrics[name]))}") for name, label, form in _SHOWN if name in metrics]
-    trained = [text for name, text in known if name.startswith("train/")]
-    measured = [text for name, text in known if not name.startswith("train/")]
-    ago = [f"(measured {age} round{'s' * (age > 1)} ago)"] if age and measured else []
+    first = first_measure(metrics)
+    form = "{:.1%}" if first.unit == "share" else "{:.4g}"
+    trained = [f"loss {float(metrics['train/loss']):.3f}"] if "train/loss" in metrics else []
+    names = {f"{group}/{first.name}": words for group, words in _SHOWN.items()}
+    measured = [f"{words} {form.format(float(metrics[name]))}" for name, words in names.items() if name in metrics]
+    ago = [f"(measured {counted(age, 'round')} ago)"] if age and measured else []
     return "  ".join([*trained, *measured, *ago])

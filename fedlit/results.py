@@ -11,8 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlit.catalogue import STATES, ShownState, declare
+from fedlit.catalogue import MEASURES, STATES, ShownState, declare, declare_measure, first_measure, measures_in
 from fedlit.errors import ConfigError, RunError
+from fedlit.measure import Measure, unknown
 from fedlit.run import RunFolder, fingerprint, read_clients, read_metrics
 from fedlit.settings import canonical, deciding, flatten, is_fingerprint, read_config
 
@@ -26,9 +27,9 @@ SEEDS = ("seed_everything", "trainer.seed", "data.seed", "data.partition_hash")
 SERVERS = "servers.parquet"
 SERVER_COLUMNS = (
     *("round", "server", "time_s", "rounds", "start_s", "finish_s", "waited_s"),
-    *("distance", "clients", "stepped", "acc"),
+    *("distance", "clients", "stepped"),
 )
-"""Of servers.parquet; docs/metrics.md says what they mean."""
+"""Of servers.parquet, beside the first measure's; docs/metrics.md says what they mean."""
 _SHORT = ("trainer.", "model.", "data.")
 _LONGEST = 120
 """Characters of a value in a label."""
@@ -79,6 +80,11 @@ class Run:
     def metrics(self) -> list[str]:
         """Names of everything that was measured at least once, in the order of metrics.csv."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    @property
+    def measures(self) -> list[Measure]:
+        """What its task measures; the first is what it is judged by."""
+        return measures_in(self.metrics) or [first_measure(())]
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
         """(rounds, values) of one metric, where it was measured."""
@@ -135,7 +141,7 @@ def read_run(folder: Path) -> Run:
     files = RunFolder(folder)
     if not files.config.is_file():
         raise RunError(
-            f"{folder} is no run folder: it has no config.yaml. Give a folder that 'fedlit fit' has written."
+            f"{folder} is not a run folder: it has no config.yaml. Give a folder that 'fedlit fit' has written."
         )
     rows = read_metrics(files.metrics)
     if not any(row["round"] >= 1 for row in rows):
@@ -160,18 +166,23 @@ def read_servers(folder: Path) -> "pyarrow.Table":
         why = " ".join(str(error).split())
         raise RunError(f"{path} cannot be read ({why}). Restore it, or delete it to do without its servers.") from error
     absent = [name for name in SERVER_COLUMNS if name not in table.column_names]
+    absent += [] if any(name in MEASURES for name in table.column_names) else ["acc"]
     if absent:
         raise RunError(f"{path} has no column {', '.join(absent)}. Restore it, or delete it to do without its servers.")
     return table.sort_by([("round", "ascending"), ("server", "ascending")])
 
 
 def declare_states(summary: dict[str, Any], path: Path) -> None:
-    """Take in the words for a run's states, where no class of this process has said them."""
+    """Take in the words for a run's states and measures, where no class of this process has said them."""
     try:
+        for name, words in summary.get("measures", {}).items():
+            declare_measure(Measure(name, rows=unknown, **words))
         given = {name: ShownState(**words) for name, words in summary.get("states", {}).items() if name not in STATES}
         declare(given)
     except (AttributeError, TypeError, ConfigError) as error:
-        raise RunError(f"{path}: its 'states' cannot be read ({error}). Delete them there, or the file.") from error
+        raise RunError(
+            f"{path}: its 'states' or 'measures' cannot be read ({error}). Delete them there, or the file."
+        ) from error
 
 
 def read_settings(path: Path) -> dict[str, Any]:
@@ -179,7 +190,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     try:
         config = read_config(path)
     except UnicodeDecodeError as error:
-        raise RunError(f"{path} is no text ({error}). Restore it, or leave this run out.") from error
+        raise RunError(f"{path} is not text ({error}). Restore it, or leave this run out.") from error
     absent = [name for name in ("model", "data") if not config.get(name)]
     if absent:
         raise RunError(f"{path} does not name {' and '.join(absent)}. Restore it, or leave this run out.")
@@ -205,7 +216,7 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
     runs: dict[Path, Run] = {}
     for place in places:
         if not place.is_dir():
-            raise RunError(f"{place} is no folder. Give run folders, or a folder that holds some (such as 'runs').")
+            raise RunError(f"{place} is not a folder. Give run folders, or a folder that holds some (such as 'runs').")
         if RunFolder(place).config.is_file():
             runs[place.resolve()] = read_run(place)
             continue
@@ -254,13 +265,10 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             members.append([run])
     first = [group[0] for group in members]
     differing = differing_settings(first)
-    labels = labels_of(first)
-    groups = []
-    for number, group in enumerate(members):
-        twin = f" ({labels[:number].count(labels[number]) + 1})" if labels.count(labels[number]) > 1 else ""
-        options = {name: group[0].settings.get(name) for name in differing}
-        groups.append(Group(labels[number] + twin, group, options))
-    return groups
+    return [
+        Group(label, group, {name: group[0].settings.get(name) for name in differing})
+        for label, group in zip(labels_of(first), members, strict=True)
+    ]
 
 
 def belongs(run: Run, group: Sequence[Run]) -> bool:
@@ -278,12 +286,20 @@ def differing_settings(runs: Sequence[Run]) -> list[str]:
 
 
 def labels_of(runs: Sequence[Run]) -> list[str]:
-    """A label for each; what is quiet stands in it only where nothing else tells two runs apart."""
-    labels = [label_of(run, runs) for run in runs]
+    """A label for each, no two alike."""
+    return told_apart([label_of(run, runs) for run in runs], runs)
+
+
+def told_apart(labels: Sequence[str], runs: Sequence[Run]) -> list[str]:
+    """The labels, with what is quiet where nothing else tells two runs apart, with a number where nothing does."""
     alike = [[other for other, same in zip(runs, labels, strict=True) if same == label] for label in labels]
-    return [
+    longer = [
         " ".join([label, *options_apart(run, twins, quiet=True)])
         for run, label, twins in zip(runs, labels, alike, strict=True)
+    ]
+    return [
+        f"{label} ({longer[:number].count(label) + 1})" if longer.count(label) > 1 else label
+        for number, label in enumerate(longer)
     ]
 
 
@@ -329,6 +345,14 @@ def option_text(name: str, value: Any) -> str:
     short = ".".join(parts[-2:] if is_fingerprint(name) else parts[-1:])
     text = str(value) if len(str(value)) <= _LONGEST else fingerprint({short: value})
     return text if text == short else f"{short}={text}"
+
+
+def named_data(runs: Sequence[Run]) -> list[str]:
+    """Each run's class of data, with its measures where runs of that class have others: MSE is not beside accuracy."""
+    measures = [", ".join(measure.label for measure in run.measures) for run in runs]
+    kinds = {(run.data, own) for run, own in zip(runs, measures, strict=True)}
+    several = {data for data, own in kinds if any(data == other and own != theirs for other, theirs in kinds)}
+    return [f"{run.data} ({own})" if run.data in several else run.data for run, own in zip(runs, measures, strict=True)]
 
 
 def mixed(groups: Sequence[Group]) -> list[str]:

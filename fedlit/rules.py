@@ -8,12 +8,15 @@ import numpy as np
 import torch
 from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from torch import Tensor
 
-from fedlit.catalogue import RECORD_COLUMNS
+from fedlit.catalogue import record_columns
 from fedlit.client import Client
 from fedlit.clock import Clock
 from fedlit.cohort import Selection
 from fedlit.data.base import FederatedDataModule
+from fedlit.engines.contract import check_steps
+from fedlit.engines.probe import MOST_ROWS
 from fedlit.errors import ConfigError, nearest
 from fedlit.history import EXTRA_METRICS, MeasuredParts, round_columns
 from fedlit.keys import Purpose, generator
@@ -22,17 +25,18 @@ from fedlit.server.base import ServerCallback
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import SGD, ServerOptimizer
-from fedlit.server.sampling import Sampler
+from fedlit.server.sampling import Sampler, check_selection
 from fedlit.server.weights import Weighting
 from fedlit.states import number_states
+from fedlit.task import Named
 
 log = logging.getLogger("fedlit")
 
-_ON_PROCESSORS = "clients train on processors, in processes that are all alike. Leave it out."
 REFUSED_TRAINER_ARGUMENTS = {
-    **dict.fromkeys(("plugins", "benchmark"), _ON_PROCESSORS),
+    "plugins": "number formats and processes follow from precision, devices and strategy. Leave it out.",
+    "benchmark": "operations would be chosen by their timing, and two runs would differ. Leave it out.",
     "deterministic": "a run always gives the same bits. Leave it out.",
-    "detect_anomaly": "a client that leaves the finite numbers ends the run by name. Leave it out.",
+    "detect_anomaly": "a client whose loss or model is not finite ends the run, and the error names it. Leave it out.",
     "inference_mode": "evaluation always runs in it. Leave it out.",
     "log_every_n_steps": "every round is logged. Leave it out.",
     "limit_test_batches": "all users are evaluated in one pass. Give eval_every instead.",
@@ -84,7 +88,7 @@ def check_run(
     if buffer is not None:
         check_buffer(buffer, client, data, sampler, cloud, clock)
         check_discount(buffer, callbacks)
-    served = check_cohort(data, sampler, clients_per_round, cloud, clock)
+    served = check_cohort(client, data, sampler, clients_per_round, cloud, clock)
     client.check_clients(data.num_clients, served, sampler.cohort_size(clients_per_round, served))
     check_weighting(client, weighting)
     check_states(client)
@@ -95,6 +99,7 @@ def check_run(
     check_net(client, data)
     if client.batch_size < client.fewest_rows:
         raise ConfigError("model.batch_size is 1, but model.net has BatchNorm, which needs 2 rows or more. Raise it.")
+    check_first_steps(client, data)
 
 
 def check_optimizers(client: Client) -> None:
@@ -108,9 +113,14 @@ def check_optimizers(client: Client) -> None:
 
 
 def check_cohort(
-    data: FederatedDataModule, sampler: Sampler, clients_per_round: int, cloud: Cloud | None, clock: Clock | None
+    client: Client,
+    data: FederatedDataModule,
+    sampler: Sampler,
+    clients_per_round: int,
+    cloud: Cloud | None,
+    clock: Clock | None,
 ) -> int:
-    """The sampler must be able to draw a cohort, of every server; returns the clients of the largest."""
+    """The sampler, and the client, must be able to choose a cohort of every server; returns the largest's clients."""
     groups = data.load(0, range(data.num_clients)).groups if cloud is not None else []
     parts = [np.arange(data.num_clients)] if cloud is None else cloud.clients_of(data.num_clients, groups, 0)
     for number, ids in enumerate(parts):
@@ -121,7 +131,10 @@ def check_cohort(
                 f"{len(ids)} or less, or make more clients (data.num_clients)."
             )
         known: dict[str, Any] = {"arrivals": clock.latency.arrivals(0, 0, ids)} if clock and sampler.needs_clock else {}
-        sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, **known)
+        drawn = sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, **known)
+        check_selection(drawn, len(ids), f"trainer.sampler ({type(sampler).__name__})")
+        chosen = client.select(drawn, len(ids), generator(0, Purpose.COHORT, index=1))
+        check_selection(chosen, len(ids), f"{type(client).__name__}.select")
     return max(len(ids) for ids in parts)
 
 
@@ -224,7 +237,7 @@ def check_buffer(
         )
     if clock.deadline is not None or clock.dropout:
         raise ConfigError(
-            "trainer.clock has a deadline or dropout, but with trainer.buffer the server waits for nobody and every "
+            "trainer.clock has a deadline or dropout, but with trainer.buffer the server does not wait, and every "
             "report is used, however late. Leave both out, or the buffer."
         )
     if buffer.concurrency > clients:
@@ -235,7 +248,7 @@ def check_buffer(
     if not sampler.takes_any or sampler.cohort_size(buffer.concurrency, data.num_clients) != buffer.concurrency:
         raise ConfigError(
             f"trainer.sampler is {type(sampler).__name__}, but with trainer.buffer a client is drawn whenever one "
-            "reports, among those who are not in flight. Use 'uniform', 'size' or 'earliest'."
+            "reports, among those that are not in flight. Use 'uniform', 'size' or 'earliest'."
         )
     alone = client.select(Selection([0], [0]), data.num_clients, generator(0, Purpose.COHORT))
     if len(alone.train) > 1:
@@ -269,7 +282,7 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
 def check_states(client: Client) -> None:
     """A number that clients keep is a column of clients.parquet and of the dashboard, which have others too."""
     for name in number_states(client.state_spec()):
-        if name in (*RECORD_COLUMNS, "own", "gain"):
+        if name in (*record_columns(client.task.measures), "own", "gain"):
             raise ConfigError(
                 f"{type(client).__name__} keeps a number called '{name}' for each client, but the records of "
                 "clients have a column of that name already. Give it another name in state_spec()."
@@ -282,7 +295,7 @@ def check_population(client: Client, data: FederatedDataModule) -> None:
     if data.is_fresh and kept:
         raise ConfigError(
             f"{type(client).__name__} keeps '{kept[0]}' for each client, but data.fresh draws new clients every round, "
-            "which are never met again. Use an algorithm that keeps nothing, or leave data.fresh out."
+            "which never take part again. Use an algorithm that keeps nothing, or leave data.fresh out."
         )
 
 
@@ -327,8 +340,8 @@ def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequenc
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:
-    """The net must take the data's samples and tell its classes apart."""
-    x, _ = data.rows(data.store, torch.zeros(2, dtype=torch.int64))
+    """The net must take the data's samples, and its output must be for the task and the data's targets."""
+    x, y = data.rows(data.store, data.telling_rows())
     name = type(client.net).__name__
     dtype = next(client.net.parameters()).dtype
     training = client.net.training
@@ -336,15 +349,33 @@ def check_net(client: Client, data: FederatedDataModule) -> None:
     try:
         with torch.no_grad():
             output = client.net(x.to(dtype) if x.is_floating_point() else x)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         raise ConfigError(
             f"model.net ({name}) cannot take samples of shape {tuple(x.shape[1:])} from {type(data).__name__}: "
-            f"{str(error).splitlines()[0]}. Change the net's input size, or the data."
+            f"{str(error).splitlines()[0]}. {advice(x, error)}"
         ) from error
     finally:
         client.net.train(training)
-    if output.dim() != 2 or output.shape[1] < data.num_classes:
-        raise ConfigError(
-            f"model.net ({name}) gives outputs of shape {tuple(output.shape[1:])}, but {type(data).__name__} has "
-            f"{data.num_classes} classes. Give the net at least {data.num_classes} outputs."
+    misfit = client.task.misfit(output, y, Named(f"model.net ({name})", type(data).__name__, data.num_classes))
+    if misfit is not None:
+        raise ConfigError(misfit)
+
+
+def advice(x: Tensor, error: Exception) -> str:
+    """What to do about a net that cannot take a sample."""
+    if isinstance(error, IndexError) and not x.is_floating_point():
+        return (
+            f"Token ids go from {int(x.min())} to {int(x.max())}: give the net's embedding at least {int(x.max()) + 1} "
+            "entries, or correct the ids."
         )
+    return "Change the net's input size, or the data."
+
+
+def check_first_steps(client: Client, data: FederatedDataModule) -> None:
+    """Every phase's step and optimiser, tried on rows of the client that has most of them."""
+    largest = int(data.sizes.argmax())
+    rows = data.load(0, [largest]).train[0][: min(client.batch_size, MOST_ROWS)]
+    if len(rows) >= client.fewest_rows:
+        x, y = data.rows(data.store, rows)
+        dtype = next(client.net.parameters()).dtype
+        check_steps(client, x.to(dtype) if x.is_floating_point() else x, y)

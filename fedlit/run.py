@@ -20,7 +20,7 @@ import numpy as np
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from numpy.typing import ArrayLike
 
-from fedlit.errors import RunError
+from fedlit.errors import RunError, explained, require
 from fedlit.lock import FolderLock
 
 if TYPE_CHECKING:
@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 _INT = re.compile(r"-?\d+")
 _PART = re.compile(r"(\d{8})-(\d{8})\.parquet")  # first and last round, both included
 _DTYPES = {"round": "int64", "client": "int64", "size": "int64", "group": "str"}  # any other column: float64
-
-_FULL = "the disk is full. Free some space and continue with --resume"
-_READ_ONLY = "it is read-only for this user. Make it writable and continue with --resume, or choose another --run DIR"
-_NO_FOLDER = "a file stands where a folder should be. Move it away, or choose another folder with --run DIR"
-_TOO_LONG = "the name is too long for the file system. Choose a shorter one with --run DIR"
-_NOWHERE = "its folder is gone, or cannot be made there. Choose another folder with --run DIR"
-_REASONS = (
-    dict.fromkeys((errno.ENOSPC, errno.EDQUOT), _FULL)
-    | dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), _READ_ONLY)
-    | dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _NO_FOLDER)
-    | {errno.ENAMETOOLONG: _TOO_LONG, errno.ENOENT: _NOWHERE}
-)
 
 
 class RunFolder:
@@ -68,13 +56,13 @@ class RunFolder:
 
     def holds_run(self) -> bool:
         """Whether a run was started here before."""
-        with _explained(self.path):
+        with explained(self.path):
             return any(path.exists() for path in (self.config, self.metrics, self.last))
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
         """Make the folder and keep every other run out of it; RunError with who is in it."""
-        with _explained(self.path):
+        with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
         try:
@@ -89,7 +77,7 @@ class RunFolder:
 
     def create(self, config: dict[str, Any]) -> None:
         """Make the folders and write config.yaml; RunError if that is not possible."""
-        with _explained(self.path):
+        with explained(self.path):
             for folder in (self.path, self.clients_dir, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
         self.write_text(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
@@ -100,8 +88,9 @@ class RunFolder:
         Checkpoints go first and config.yaml last: a kill in between leaves a folder that still counts as a run, but
         none that could be resumed with half of its records.
         """
-        with _explained(self.path):
+        with explained(self.path):
             _remove(self.last, self.previous, self.best)
+            self.drop_rows()
             self.drop_clients_after(-1)
             _remove(
                 self.metrics, self.servers, self.summary, self.partition, self.partition_picture, self.log, self.config
@@ -126,7 +115,7 @@ class RunFolder:
     def write_atomically(self, path: Path, write: Callable[[Path], object]) -> None:
         """Let `write` fill a temporary file, then rename it to `path`, which is either the old file or the new one."""
         tmp = _temporary(path)
-        with _explained(path):
+        with explained(path):
             try:
                 tmp.unlink(missing_ok=True)  # a killed run's previous.ckpt.tmp may be a second name of last.ckpt
                 write(tmp)
@@ -146,9 +135,14 @@ class RunFolder:
                 self.write_atomically(self.previous, lambda copy: _duplicate(self.last, copy))
 
         if self._metrics_fd is not None:
-            with _explained(self.metrics):
+            with explained(self.metrics):
                 os.fsync(self._metrics_fd)  # no checkpoint may be newer than the rows that resume keeps
         self.write_atomically(self.last, write_then_keep_the_old)
+
+    def drop_rows(self, keep: Iterable[Path | None] = ()) -> None:
+        """Remove files with rows of clients, but those that a checkpoint needs."""
+        with explained(self.checkpoints):
+            _remove(*(path for path in self.checkpoints.glob("rows-*.bin") if path not in keep))
 
     # metrics.csv
 
@@ -160,14 +154,14 @@ class RunFolder:
         if header.count(",") + 1 != len(set(self._columns)) or header.count("\n") != 1:
             raise RunError(f"{self.metrics} cannot hold {columns}. Name each metric once, without comma or line end.")
         self.write_text(self.metrics, header + "".join(self._line(row) for row in rows))
-        with _explained(self.metrics):
+        with explained(self.metrics):
             self._metrics_fd = os.open(self.metrics, os.O_WRONLY | os.O_APPEND)
 
     def append_metrics(self, round: int, values: Mapping[str, float]) -> None:
         """Append the row of one round: a missing column stays empty, an unknown one is an error."""
         assert self._metrics_fd is not None, "start_metrics opens metrics.csv"
         line = self._line({"round": round, **values}).encode()
-        with _explained(self.metrics):
+        with explained(self.metrics):
             written = os.write(self._metrics_fd, line)
             if written < len(line):  # the disk became full within this line
                 os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
@@ -212,7 +206,7 @@ class RunFolder:
         """
         from pyarrow import compute, parquet
 
-        with _explained(self.clients_dir):
+        with explained(self.clients_dir):
             _remove(self.clients, *self.clients_dir.glob("*.parquet.tmp"))
             for first, last, path in _parts(self.clients_dir):
                 if first > round:
@@ -290,6 +284,24 @@ def fingerprint(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()[:8]
 
 
+def make_folder(folder: Path, option: str) -> None:
+    """Make a folder that can be written, or say what stands in the way and which option chooses another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made a folder ({error.strerror}). Choose another with {option}.") from error
+    if not os.access(folder, os.W_OK):
+        raise RunError(f"{folder} is read-only for this user. Make it writable, or choose another with {option}.")
+
+
+def check_writable(file: Path, option: str) -> None:
+    """Before minutes of work: what comes of it must have a place to go."""
+    require(
+        file.parent.is_dir() and os.access(file.parent, os.W_OK) and not file.is_dir(),
+        f"{option} {file} cannot be written. Give the name of a file in a folder that exists and is writable.",
+    )
+
+
 @contextmanager
 def chosen_by(option: str, place: Path) -> Iterator[None]:
     """Around what a command writes: a place that cannot be written is told with the option that chooses another.
@@ -304,19 +316,6 @@ def chosen_by(option: str, place: Path) -> Iterator[None]:
             raise
         raise RunError(
             f"{place} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
-        ) from error
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn a full disk, a read-only place, a file in the way and the like into a RunError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        other = f"the system says '{error.strerror or error}'. Choose another folder with --run DIR"
-        reason = _REASONS.get(error.errno or 0, other)
-        raise RunError(
-            f"{path} cannot be written: {reason}; the last complete checkpoint, if there is one, is untouched."
         ) from error
 
 

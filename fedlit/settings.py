@@ -38,9 +38,10 @@ _WATCHING = (Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor,
 """Lightning's callbacks that change no round. EarlyStopping and Timer end a run, as `rounds` and `max_time` do."""
 FREE_TRAINER_KEYS = frozenset(
     {
-        *("rounds", "engine", "lanes", "workers", "compiled", "checkpoint_every", "divergence_factor", "rounds_to"),
+        *("rounds", "engine", "lanes", "workers", "compiled", "threads", "checkpoint_every"),
+        *("divergence_factor", "rounds_to"),
         *("run", "resume", "overwrite", "logger", "max_time", "enable_progress_bar", "default_root_dir", "profiler"),
-        *("accelerator", "devices", "num_nodes", "strategy", "rank_timeout"),
+        *("accelerator", "devices", "num_nodes", "strategy", "rank_timeout", "states"),
     }
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
@@ -104,6 +105,8 @@ def describe_callbacks(callbacks: Sequence[Callback]) -> dict[str, Any]:
 def describe_client(client: Client, data: FederatedDataModule, *, doubles: bool) -> Description:
     """The algorithm and its arguments; the net by what it is made of and what it computes."""
     described = describe(client, "model")
+    if client.init_from is not None:
+        described["init_args"]["init_from"] = client.init_from.known_by()
     sample, _ = data.rows(data.store, torch.zeros(1, dtype=torch.int64))
     dtype = next((value.dtype for value in client.net.parameters()), torch.float32)
     described["init_args"]["net"] = {
@@ -203,5 +206,5 @@ def read_config(path: Path) -> dict[str, Any]:
         config = load_yaml(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         why = " ".join(str(error).split())
-        raise ResumeError(f"{path} is no YAML ({why}). Restore it, or start anew with --overwrite.") from error
+        raise ResumeError(f"{path} is not YAML ({why}). Restore it, or start anew with --overwrite.") from error
     return config if isinstance(config, dict) else {}

@@ -1,17 +1,24 @@
 """ClientStates: what the algorithm keeps for each client between rounds.
 
-Rows are kept only for clients that were touched; scalars and whole models alike. It knows no algorithm.
+Rows are kept only for clients that were touched; scalars and whole models alike. They are in memory; whole models can
+be in a file instead (`rowstore.py`). It knows no algorithm.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlit.errors import require
+from fedlit.ranks import Ranks
+from fedlit.room import check_room
+from fedlit.rowlayout import RowLayout
+from fedlit.rowstore import RowStore, chunks
 
 
 class ModelRow(Enum):
@@ -35,6 +42,14 @@ class _Before:
     names: frozenset[str]
     slots: Tensor
     rows: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Disk:
+    """Where whole models go, and the processes that share them."""
+
+    folder: Path
+    ranks: Ranks
 
 
 RESERVED = {
@@ -66,13 +81,18 @@ def check_state_names(
             name in kept, f"{client} carries a state named '{name}', but its state_spec() lacks it. Declare it there."
         )
     for name, initial in [*kept.items(), *sent.items()]:
-        what = f"{client} declares a state named '{name}', but"
+        what = f"{client}.{'state_spec' if name in kept else 'sent_spec'}() declares a state named '{name}', but"
         require(
             not (name in kept and name in sent), f"{what} in both state_spec() and sent_spec(). Rename one of them."
         )
-        require(name not in RESERVED, f"{what} that name stands for {RESERVED.get(name)}. Choose another name.")
+        require(name not in RESERVED, f"{what} that name means {RESERVED.get(name)}. Choose another name.")
         require(name.isidentifier(), f"{what} a step reads it as self.<name>. Choose a Python name, without dots.")
-        require(name not in attributes, f"{what} {client}.{name} is something else already. Choose another name.")
+        require(
+            name not in attributes,
+            f"{what} {client}.{name} is something else already: an attribute that __init__ sets, or one of Client's. "
+            f"In a step self.{name} would mean both. Choose another name, such as 'own_{name}'; if __init__ sets the "
+            "state's first value, leave that line out.",
+        )
         require(
             name != "local" or isinstance(initial, ModelRow),
             f"{what} 'local' is x_i, a whole model, and here it starts as {initial}. Give RECEIVED, INITIAL or ZEROS, "
@@ -88,13 +108,17 @@ def number_states(spec: StateSpec) -> list[str]:
 class ClientStates:
     """Named rows per client, stored densely in the order of first participation.
 
-    The last `update` can be taken back (`discard`) until it is settled (`commit`).
+    The last `update` can be taken back (`discard`) until it is settled (`commit`). Whole models can be kept on disk
+    (`keep_on_disk`); what is one number for each client is always in memory.
     """
 
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
         self._rows: dict[str, Tensor] = {}
         self._before: _Before | None = None
+        self._disk: _Disk | None = None
+        self._store: RowStore | None = None
+        self._is_saved_apart = False
 
     @property
     def touched(self) -> list[int]:
@@ -107,29 +131,47 @@ class ClientStates:
 
     def rows(self, clients: Sequence[int], defaults: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Stacked rows of the clients; `defaults` (stacked likewise) holds for those never touched."""
+        if not defaults:
+            return {}
         known = [k for k, client in enumerate(clients) if client in self._slots]
-        slots = [self._slots[clients[k]] for k in known]
+        kept = self.kept(list(defaults), [clients[k] for k in known]) if known else {}
         rows = {}
         for name, default in defaults.items():
             rows[name] = default.clone()
             if known:
-                rows[name][known] = self._rows[name][slots].to(default.dtype)  # a callback may have changed it
+                rows[name][known] = kept[name].to(default.dtype)  # a callback may have changed it
         return rows
 
     def keeps(self, name: str) -> bool:
         """Whether there are rows of this name."""
-        return name in self._rows
+        return name in self._rows or (self._store is not None and self._store.holds(name))
+
+    def kept(self, names: Sequence[str], clients: Sequence[int]) -> dict[str, Tensor]:
+        """Stacked rows of clients that are touched."""
+        slots = [self._slots[client] for client in clients]
+        stored: dict[str, Tensor] = {}
+        if self._store is not None and any(name not in self._rows for name in names):
+            stored = self._store.read(clients)
+        return {name: self._rows[name][slots] if name in self._rows else stored[name] for name in names}
 
     def column(self, name: str) -> Tensor:
-        """One state of all touched clients, in the order of `touched` (a view)."""
-        return self._rows[name][: len(self._slots)]
+        """One state of all touched clients, in the order of `touched` (a view where it is in memory)."""
+        return self._rows[name][: len(self._slots)] if name in self._rows else self.kept([name], self.touched)[name]
 
     def row(self, name: str, client: int) -> Tensor:
-        """One row of one touched client (a view)."""
+        """One row of one touched client (a view where it is in memory)."""
+        if self._store is not None and name not in self._rows:
+            return self._store.part(name, client)
         return self._rows[name][self._slots[client]]
 
     def update(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         """Store the stacked rows of these clients, possibly of none; everyone else is untouched."""
+        stored = {name: value for name, value in rows.items() if self._disk is not None and is_whole_model(value)}
+        if stored and clients:  # first: a full disk changes nothing here
+            self._open_store(stored).write(clients, stored)
+        self._update_memory(clients, {name: value for name, value in rows.items() if name not in stored})
+
+    def _update_memory(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
         held = {name: self._rows[name][known] for name in rows if name in self._rows}
         self._before = _Before(len(self._slots), frozenset(self._rows), known, held)
@@ -143,9 +185,14 @@ class ClientStates:
     def commit(self) -> None:
         """The last update stands."""
         self._before = None
+        if self._store is not None:
+            self._store.commit()
 
     def discard(self) -> None:
         """Take the last update back, if there is one that is not settled."""
+        if self._store is not None:
+            self._store.discard()
+            self._store = self._store if self._store.clients else None  # nothing is kept yet, of no name
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -165,12 +212,87 @@ class ClientStates:
             grown[: len(held)] = held
         self._rows[name] = grown
 
+    # ---- on disk ---------------------------------------------------------------------------------------------------
+
+    def keep_on_disk(self, folder: Path, ranks: Ranks) -> None:
+        """Whole models are kept in a file in this folder from here on; those that are elsewhere go there."""
+        self._disk = _Disk(folder, ranks)
+        if self._store is not None and self._store.path.parent.resolve() == folder.resolve():
+            return
+        in_memory = [name for name, value in self._rows.items() if is_whole_model(value)]
+        names = in_memory if self._store is None else list(self._store.layout.shapes)
+        source, self._store = self._store, None
+        for clients in chunks(self.touched) if names else ():
+            rows = source.read(clients) if source is not None else self.kept(names, clients)
+            store = self._open_store(rows)
+            store.write(clients, rows)
+            store.commit()
+        for name in in_memory:
+            del self._rows[name]
+
+    def keep_in_memory(self) -> None:
+        """The opposite."""
+        self._disk, store, self._store = None, self._store, None
+        if store is not None:
+            self._rows |= self._all_of(store)
+
+    @contextmanager
+    def saved_apart(self) -> Iterator[None]:
+        """Around the writing of last.ckpt: `state_dict` has an index instead of the rows on disk."""
+        self._is_saved_apart = True
+        try:
+            yield
+        finally:
+            self._is_saved_apart = False
+        if self._store is not None:
+            self._store.saved()
+
+    @property
+    def file(self) -> Path | None:
+        """Where whole models are; None where they are in memory, or there are none yet."""
+        return None if self._store is None else self._store.path
+
+    def _open_store(self, like: Mapping[str, Tensor]) -> RowStore:
+        assert self._disk is not None
+        if self._store is None:
+            self._store = RowStore.create(self._disk.folder, RowLayout.of(dict(like)), self._disk.ranks)
+        return self._store
+
+    def _all_of(self, store: RowStore) -> dict[str, Tensor]:
+        """Stacked: all rows on disk, in the order of `touched`."""
+        layout, clients = store.layout, self.touched
+        rows = {n: torch.empty(len(clients), *layout.shapes[n], dtype=layout.dtypes[n]) for n in layout.shapes}
+        done = 0
+        for some in chunks(clients):
+            for name, value in store.read(some).items():
+                rows[name][done : done + len(some)] = value
+            done += len(some)
+        return rows
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain data only, so that a checkpoint loads with `weights_only=True`."""
         used = len(self._slots)
-        return {"clients": self.touched, "rows": {name: value[:used].clone() for name, value in self._rows.items()}}
+        rows = {name: value[:used].clone() for name, value in self._rows.items()}
+        state: dict[str, Any] = {"clients": self.touched, "rows": rows}
+        if self._store is None:
+            return state
+        if self._is_saved_apart:
+            return state | {"stored": self._store.index()}
+        check_room(used * self._store.layout.width)
+        return state | {"rows": rows | self._all_of(self._store)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`."""
+    def load_state_dict(self, state: Mapping[str, Any], folder: Path | None = None, ranks: Ranks | None = None) -> None:
+        """The inverse of `state_dict`; `folder` is the checkpoint's, where its rows on disk are."""
         self._slots = {client: slot for slot, client in enumerate(state["clients"])}
         self._rows = {name: value.clone() for name, value in state["rows"].items()}
+        self._before, self._store = None, None
+        if "stored" in state:
+            assert folder is not None, "only a run folder's checkpoints have rows beside them"
+            self._store = RowStore.load(folder, state["stored"], ranks or Ranks())
+
+
+def is_whole_model(rows: Tensor) -> bool:
+    """Whether stacked rows are more than one number for each client."""
+    return rows.shape[1:].numel() > 1

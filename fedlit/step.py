@@ -6,10 +6,8 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
-from fedlit.errors import ConfigError
 from fedlit.local import LocalOptimizer
 from fedlit.params import Params
-from fedlit.states import StateSpec
 
 
 class Batch(NamedTuple):
@@ -123,19 +121,12 @@ def state_name(buffer: str) -> str:
     return buffer.replace("/", ".")
 
 
-def read_step(output: Tensor | Mapping[str, Any], spec: StateSpec) -> StepOutput:
-    """A scalar or Lightning's dict, as a StepOutput; anything else is refused with the reason."""
+def read_step(output: Tensor | Mapping[str, Any]) -> StepOutput:
+    """A scalar or Lightning's dict (`mistakes.check_answer`), as a StepOutput."""
     if isinstance(output, Tensor):
         return StepOutput(output, output.detach(), {})
-    if not isinstance(output, Mapping) or "loss" not in output:
-        raise ConfigError("training_step must return a scalar tensor, or a dict that has 'loss'.")
-    carried = {name: value for name, value in output.items() if name not in ("loss", "task")}
-    unknown = sorted(set(carried) - set(spec))
-    if unknown:
-        raise ConfigError(
-            f"training_step returned '{unknown[0]}', which state_spec() does not declare. Declare it there."
-        )
     flat: dict[str, Tensor] = {}
-    for name, value in carried.items():
-        flat |= {name: value} if isinstance(value, Tensor) else {f"{name}.{escape(k)}": v for k, v in value.items()}
+    for name, value in output.items():
+        if name not in ("loss", "task"):
+            flat |= {name: value} if isinstance(value, Tensor) else {f"{name}.{escape(k)}": v for k, v in value.items()}
     return StepOutput(output["loss"], output.get("task", output["loss"]).detach(), flat)

@@ -9,7 +9,7 @@ class TwiceError(yaml.MarkedYAMLError):  # type: ignore[misc]  # PyYAML ships no
     """A key stands twice in one mapping; the mark is that of the second."""
 
     def __init__(self, key: str, first: yaml.Mark, second: yaml.Mark) -> None:
-        super().__init__(problem=f"the key '{key}' stands there and in line {first.line + 1}", problem_mark=second)
+        super().__init__(problem=f"the key '{key}' is given here and in line {first.line + 1}", problem_mark=second)
         self.key = key
         self.lines = (first.line + 1, second.line + 1)
 

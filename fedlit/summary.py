@@ -2,7 +2,7 @@
 
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -10,36 +10,44 @@ from typing import Any
 
 from rich.table import Table
 
-from fedlit.catalogue import METRICS, STATES
+from fedlit.catalogue import SHIPPED_MEASURES, STATES, measures_in, metric, shown
 from fedlit.history import Best, History
+from fedlit.measure import ACCURACY
 from fedlit.metrics import first_round_at
 
 _PACKAGES = ("fedlit", "torch", "pytorch-lightning", "numpy")
-_TABLE = (
-    *("global/acc", "local/acc", "min_user/acc", "max_user/acc"),
-    *("users/acc_min", "users/acc_max", "users/acc_var"),
-)
 
 
 def summarise(history: History, best: Best, rounds: int, thresholds: Sequence[float]) -> dict[str, Any]:
-    """Final and best values; selection is by validation accuracy where there is validation data, never by test."""
-    metric = "val/acc" if "val/acc" in history.columns else "global/acc"
+    """Final and best values; selection is by the first measure on validation data where there are some, never by test.
+
+    Thresholds are shares: a task whose first measure is not one has none.
+    """
+    first = best.measure
+    metric = f"val/{first.name}" if f"val/{first.name}" in history.columns else f"global/{first.name}"
     measured, values = history.series(metric)
     half = [value for r, value in zip(measured, values, strict=True) if r <= rounds / 2]
     summary: dict[str, Any] = {"final": history.last()}
     if best.round is not None:
         row = history.rows[history.rounds.index(best.round)]
         summary["best"] = {"round": best.round, **{name: row[name] for name in history.columns if name in row}}
-    for threshold in thresholds:
+    for threshold in thresholds if first.unit == "share" else ():
         summary[f"rounds_to/{threshold:.2f}"] = first_round_at(threshold, measured, values)
-    summary["halftime/acc"] = half[-1] if half else None
-    return summary | {"states": shown_states(history.columns)}
+    summary[f"halftime/{first.name}"] = half[-1] if half else None
+    return summary | {"states": shown_states(history.columns)} | own_measures(history.columns)
 
 
 def shown_states(columns: Sequence[str]) -> dict[str, Any]:
     """The words for the states whose curves these columns are, for readers that do not have the algorithm's class."""
     own = {name: shown for name, shown in STATES.items() if shown.curves and set(shown.curves) <= set(columns)}
     return {name: asdict(shown) for name, shown in own.items()}
+
+
+def own_measures(columns: Sequence[str]) -> dict[str, Any]:
+    """The words for measures of a user's task among these columns, for readers that do not have its class."""
+    own = [measure for measure in measures_in(columns) if measure not in SHIPPED_MEASURES]
+    words = {one.name: {"label": one.label, "unit": one.unit, "best": one.best} for one in own}
+    return {"measures": words} if words else {}
 
 
 def versions() -> dict[str, str]:
@@ -62,9 +70,17 @@ def result_table(summary: dict[str, Any]) -> Table:
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("name", style="dim")
-    for name in _TABLE:
+    for name in told(summary["final"]):
         if name in summary["final"]:
-            value = summary["final"][name]
-            number = f"{value:.4f}" if name.endswith("_var") else f"{100 * value:.2f} %"
-            table.add_row(METRICS[name].label, number, name)
+            table.add_row(metric(name).label, shown(name, summary["final"][name]), name)
     return table
+
+
+def told(final: Mapping[str, float]) -> list[str]:
+    """What the table has, as far as it was measured: of the first measure the users too."""
+    first, *others = [measure.name for measure in measures_in(final)] or [ACCURACY.name]
+    return [
+        *(f"{group}/{first}" for group in ("global", "local", "min_user", "max_user")),
+        *(f"users/{first}_{name}" for name in ("min", "max", "var")),
+        *(f"global/{name}" for name in others),
+    ]

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
@@ -13,22 +12,25 @@ from pytorch_lightning.callbacks import Checkpoint, ProgressBar
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import Profiler
 
-from fedlit.checkpoint import RunCheckpoint, find_checkpoint
+from fedlit.checkpoint import ReadOnce, RunCheckpoint, find_checkpoint
 from fedlit.client import Client
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request, check_same_engine
+from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
 from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require
 from fedlit.gathering import RoundOptions
 from fedlit.history import EXTRA_METRICS
 from fedlit.initial import InitialWeights, draw_initial_weights
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
+from fedlit.outcome import Outcome
 from fedlit.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.progress import RoundProgressBar, show_lines
 from fedlit.recorded import Recorded
 from fedlit.rehearsal import rehearse
+from fedlit.room import StatesPlace, check_asked, obstacle
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run, says_that_mixing_cancels
 from fedlit.run import RunFolder
 from fedlit.server.base import ServerCallback, merge_callbacks
@@ -39,12 +41,12 @@ from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
 from fedlit.settings import check_alike, check_same_settings, describe_run
 from fedlit.step import Adaptation, AdaptOn
-from fedlit.summary import git_commit, summarise, versions
+from fedlit.summary import versions
 
 log = logging.getLogger("fedlit")
 
 
-class FederatedTrainer(Recorded, Trainer):
+class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # test and validate differ from Lightning's
     """A Lightning trainer whose epochs are federated rounds.
 
     Args:
@@ -52,8 +54,10 @@ class FederatedTrainer(Recorded, Trainer):
         clients_per_round: S: clients drawn for each round.
         engine: what trains a cohort; `auto` decides from counted work and says why.
         lanes: clients that a worker of the vectorized engine trains at once; decided unless given.
-        workers: threads of the vectorized engine; one per core unless given.
-        compiled: whether the vectorized engine compiles its program; where a C++ compiler is, unless given.
+        workers: threads of the vectorized engine; as many as `threads` allows unless given.
+        threads: threads that a process uses at most, in training and evaluation; OMP_NUM_THREADS, or a thread for each
+            core, unless given. Small nets run faster with one, and then one is used.
+        compiled: whether the vectorized engine compiles its program; unless given, it does if there is a C++ compiler.
         sampler: who trains: uniform, all, size, or a Sampler.
         weights: how clients count in the average: samples, uniform, dual, or a Weighting; the algorithm's unless given.
         server_optimizer: what moves z along the averaged update: SGD, FedAvgM, FedAdam, FedYogi, FedAdagrad.
@@ -61,31 +65,35 @@ class FederatedTrainer(Recorded, Trainer):
         checkpoint_every: rounds between checkpoints of the run folder; every 30 seconds unless given.
         divergence_factor: a mean training loss above this multiple of the first round's ends the run.
         store_local_models: keep each client's last model for local metrics; `auto` up to 1 GB.
-        rounds_to: validation accuracies whose first round the summary names.
-        extra_metrics: of global/train_loss, global/grad_norm2 and the same with _uniform (clients count alike); each
-            costs a pass over all training data.
+        states: where the rows of clients are between rounds; `auto` takes the disk beyond an eighth of the memory.
+        rounds_to: validation accuracies; the summary names the first round that reaches each.
+        extra_metrics: of global/train_loss, global/grad_norm2, the same with _uniform (clients count equally),
+            personal/train_loss and local/grad_norm2; each costs a pass over all training data.
         finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
-        finetune_on: which of a user's data that step is taken on; FedBC's protocol is test.
+        finetune_on: the part of a user's data for that step; FedBC's protocol is test.
         clock: simulated seconds that clients take (time/sim_s); no time is simulated unless given.
         cloud: several servers, each with clients of its own, that mix their models; clients_per_round is each server's.
-        buffer: the server steps after every so many reports instead of waiting for a cohort (FedBuff); needs a clock.
-        seed: governs initial weights, cohorts and batches (data.seed governs the data).
-        initial_weights: drawn by the net's layers from the seed, whenever it was built, or those that the net brings.
-        run: folder for metrics, client records, checkpoints and summary; none unless given.
+        buffer: the server steps after K reports instead of waiting for a cohort (FedBuff); needs a clock.
+        seed: decides initial weights, cohorts and batches (data.seed decides the data).
+        initial_weights: `seed` lets the net's layers draw them when the run starts; `net` keeps those that the net has.
+        run: folder for metrics, client records, checkpoints and summary; no files are written unless given.
         resume: continue the run in that folder.
-        overwrite: start anew where that folder holds a run.
-        precision: Lightning's precision; 32-true, or 64-true for exact comparisons.
+        overwrite: delete the run in that folder and start from its first round.
+        precision: Lightning's precision: 32-true, 64-true for exact comparisons, bf16-mixed, bf16-true; the 16-bit
+            floats (16-mixed, 16-true) are refused.
         logger: Lightning loggers.
         callbacks: Lightning callbacks and server callbacks.
         max_time: stop after this long, at a round's end.
         enable_progress_bar: show the bar by rounds.
         default_root_dir: where Lightning's loggers and callbacks write by default.
         profiler: Lightning's profiler.
-        accelerator: cpu; clients train on processors.
-        devices: processes on this machine, or on each of several; they divide the clients of a round.
+        accelerator: where clients train: cpu, gpu, or auto, which decides from counted work and says why.
+        devices: processes on this machine, or on each of several; they divide the clients of a round. Each has its own
+            GPU where they train on GPUs.
         num_nodes: machines that share the run; each is given the same command.
-        strategy: ddp, which several devices mean anyway.
-        rank_timeout: seconds after which a process that gives no sign is given up, and the run ends; it can be resumed.
+        strategy: ddp; several devices imply it.
+        rank_timeout: seconds without a finished step after which a process is given up, and the run ends; it can be
+            resumed.
         refused: arguments of Lightning's trainer that make no sense here.
     """
 
@@ -97,6 +105,7 @@ class FederatedTrainer(Recorded, Trainer):
         engine: EngineName = "auto",
         lanes: int | None = None,
         workers: int | None = None,
+        threads: int | None = None,
         compiled: bool | None = None,
         sampler: str | Sampler = "uniform",
         weights: str | Weighting | None = None,
@@ -105,6 +114,7 @@ class FederatedTrainer(Recorded, Trainer):
         checkpoint_every: int | None = None,
         divergence_factor: float = 1e4,
         store_local_models: Literal["auto"] | bool = "auto",
+        states: StatesPlace = "auto",
         rounds_to: Sequence[float] = (0.4,),
         extra_metrics: Sequence[str] = (),
         finetune_lr: float | None = None,
@@ -117,14 +127,14 @@ class FederatedTrainer(Recorded, Trainer):
         run: str | Path | None = None,
         resume: bool = False,
         overwrite: bool = False,
-        precision: Literal["32-true", "64-true"] = "32-true",
+        precision: Precision = "32-true",
         logger: Logger | Iterable[Logger] | bool = False,
         callbacks: list[Callback] | Callback | None = None,
         max_time: str | timedelta | dict[str, int] | None = None,
         enable_progress_bar: bool = True,
         default_root_dir: str | Path | None = None,
         profiler: str | None = None,
-        accelerator: str = "cpu",
+        accelerator: Accelerator = "cpu",
         devices: int = 1,
         num_nodes: int = 1,
         strategy: str = "auto",
@@ -137,6 +147,7 @@ class FederatedTrainer(Recorded, Trainer):
         require(eval_every >= 1, f"trainer.eval_every is {eval_every}; give 1 or more.")
         require(lanes is None or lanes >= 1, f"trainer.lanes is {lanes}; give 1 or more, or leave it out.")
         require(workers is None or workers >= 1, f"trainer.workers is {workers}; give 1 or more, or leave it out.")
+        require(threads is None or threads >= 1, f"trainer.threads is {threads}; give 1 or more, or leave it out.")
         require(
             checkpoint_every is None or checkpoint_every >= 1,
             f"trainer.checkpoint_every is {checkpoint_every}; give 1 or more, or leave it out.",
@@ -149,7 +160,9 @@ class FederatedTrainer(Recorded, Trainer):
                 f"trainer.extra_metrics has '{name}'. {nearest(name, EXTRA_METRICS)}Known: {', '.join(EXTRA_METRICS)}.",
             )
         require(0 <= seed < 2**32, f"The seed is {seed}; give a whole number from 0 to 4294967295.")
-        processes = find_strategy(accelerator, devices, num_nodes, strategy, rank_timeout)
+        check_precision(precision)
+        processes = find_strategy(devices, num_nodes, strategy, rank_timeout)
+        found = find_accelerator(accelerator, devices)
         quiet_lightning()
         show_lines()
         seed_everything(seed, workers=False, verbose=False)
@@ -160,7 +173,7 @@ class FederatedTrainer(Recorded, Trainer):
         if self.folder is not None:
             own.append(RunCheckpoint(self.folder, checkpoint_every))
         super().__init__(
-            accelerator="cpu",
+            accelerator=found,
             devices=devices,
             num_nodes=num_nodes,
             strategy=processes,
@@ -188,8 +201,16 @@ class FederatedTrainer(Recorded, Trainer):
         self.server_optimizer = find_server_optimizer(server_optimizer)
         self.config: dict[str, Any] | None = None
         self._algorithms_callbacks: list[ServerCallback] = []
-        self._adopted: dict[str, Any] | None = None
-        request = Request(engine=engine, lanes=lanes, workers=workers, compiled=compiled)
+        where: Accelerator = accelerator if accelerator in ("auto", "cpu") else "gpu"  # Lightning's word is cuda too
+        request = Request(
+            engine=engine,
+            lanes=lanes,
+            workers=workers,
+            compiled=compiled,
+            threads=threads,
+            accelerator=where,
+            has_gpu=found == "cuda",
+        )
         options = RoundOptions(
             clients_per_round=clients_per_round if buffer is None else buffer.size,
             sampler=self.sampler,
@@ -201,6 +222,7 @@ class FederatedTrainer(Recorded, Trainer):
             clock=clock,
             cloud=cloud,
             buffer=buffer,
+            states=states,
         )
         finetune = None if finetune_lr is None else Adaptation(finetune_lr, finetune_on)
         self.loop = FederatedLoop(self, rounds, options, MeasureOptions(extra_metrics, finetune))
@@ -258,6 +280,7 @@ class FederatedTrainer(Recorded, Trainer):
             buffer=options.buffer,
             seed=self.seed,
         )
+        check_asked(options.states, obstacle(self.folder.path if self.folder is not None else None, self.num_nodes))
         says_that_mixing_cancels(client, self.server_optimizer, options.cloud)
         if options.clock is not None and options.clock.latency.is_recorded:
             rehearse(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
@@ -266,7 +289,11 @@ class FederatedTrainer(Recorded, Trainer):
         config = self.config or (describe_run(self, client, data, users) if described else {})
         if ranks.size > 1:
             check_alike(ranks.words((config, versions(), data.partition_hash)))
-        if self.initial_weights == "seed" and ckpt_path is None:
+        if client.init_from is not None and ckpt_path is None:
+            if ranks.is_first:  # the others get its tensors
+                client.init_from.load_into(client.net)
+            log.info(f"initial weights: from {client.init_from.path}")
+        elif self.initial_weights == "seed" and ckpt_path is None:
             draw_initial_weights(client.net, self.seed)
             log.info(f"initial weights: drawn from seed {self.seed}")
         ranks.same_tensors(client.net.state_dict())
@@ -291,47 +318,6 @@ class FederatedTrainer(Recorded, Trainer):
         loop = self.loop
         self.loop = self.fit_loop = make(self, loop.max_epochs, loop.options, loop.measures)
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C or SIGTERM ended the run; it can be resumed."""
-        return self.loop.stopped
-
-    @property
-    def summary(self) -> dict[str, Any]:
-        """Final and best values, the engine, versions: what summary.json holds."""
-        if self._adopted is not None:
-            return self._adopted
-        if self.lightning_module is None:
-            raise ConfigError("trainer.summary is empty before fit. Call trainer.fit(client, datamodule=…) first.")
-        loop = self.loop
-        data = loop.data
-        return {
-            "rounds": loop.rounds_done,
-            "finished": loop.rounds_done >= (self.max_epochs or 0) or (self.should_stop and not loop.stopped),
-            **summarise(loop.history, loop.best, loop.rounds_done, self.rounds_to),
-            "algorithm": type(loop.client).__name__,
-            "data": type(data).__name__,
-            "seed": self.seed,
-            **({} if loop.choice is None else asdict(loop.choice)),
-            "seconds": round(sum(row.get("time/round_s", 0.0) for row in loop.history.rows), 3),
-            "personal": loop.client.personal_model().describe(),
-            **({} if loop.measures.finetune is None else {"finetuned": loop.measures.finetune.describe()}),
-            "partition_hash": data.partition_hash,
-            "versions": versions(),
-            "git_commit": git_commit(),
-        }
-
-    def results(self) -> dict[str, Any]:
-        """What a process that only waited for the ranks is to know of the run, as plain data."""
-        return {"summary": self.summary, "history": self.loop.history.state_dict(), "interrupted": self.interrupted}
-
-    def adopt(self, results: dict[str, Any]) -> None:
-        """The inverse."""
-        self._adopted = results["summary"]
-        self.loop.history.load_state_dict(results["history"])
-        self.loop.rounds_done = self._adopted["rounds"]
-        self.loop.stopping.asked = results["interrupted"]
-
     def save_checkpoint(
         self, filepath: str | Path, weights_only: bool | None = None, storage_options: Any | None = None
     ) -> None:
@@ -354,13 +340,22 @@ class FederatedTrainer(Recorded, Trainer):
                 check_rounds(folder, found.rounds, self.max_epochs)
             if found is not None and found.engine is not None:
                 check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
+            if found is not None:
+                done = found.rounds == self.max_epochs
+                more = ", so nothing is left to train; more rounds are added with --trainer.rounds" if done else ""
+                log.info(f"resumed after round {found.rounds} of {self.max_epochs}{more}")
         elif folder.holds_run():
             folder.clear()
         folder.create(config)
+        if found is None:
+            folder.drop_rows()
         folder.drop_clients_after(found.rounds if found is not None else -1)
         folder.write_partition(data.describe())
         self.loop.folder = folder
-        return found.path if found is not None else None
+        if found is None:
+            return None
+        self.strategy.checkpoint_io = ReadOnce(found)
+        return found.path
 
     def _close_folder(self, folder: RunFolder) -> None:
         folder.finish_clients()

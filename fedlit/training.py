@@ -7,6 +7,7 @@ from fedlit.cohort import Cohort
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.base import Engine
+from fedlit.errors import located
 from fedlit.evaluate import Evaluator
 from fedlit.gathering import Gathering
 from fedlit.params import with_prefix
@@ -62,6 +63,7 @@ class Training:
             data = self._data(joined)
             for phase in self.client.phases():
                 self.solve(joined, data, phase)
+                self.end(joined, phase)
             joined.share(alike)
         return joined if len(alike) == len(cohorts) else Cohort.join_trained(cohorts)
 
@@ -78,6 +80,12 @@ class Training:
             cohort.losses = solved.losses
         if self.client.keep_optimizer:
             cohort.memory = solved.memory
+
+    def end(self, cohort: Cohort, phase: Phase) -> None:
+        """The client's own word after a phase; whoever no phase has trained so far keeps its rows."""
+        where = f"in round {cohort.number}, in on_phase_end of {type(self.client).__name__} ({phase.name})"
+        with located(where), cohort.idle_rows_held():
+            self.client.on_phase_end(cohort, phase)
 
     def _data(self, cohort: Cohort) -> ClientData:
         return self.population.load(cohort.round, cohort.clients)

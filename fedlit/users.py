@@ -58,6 +58,10 @@ class UserModels:
         """x_i: the kept model of a client that has trained."""
         return {name: self.states.row(f"local.{name}", user) for name in self._names}
 
+    def last(self, user: int) -> dict[str, Tensor]:
+        """x_i, and z for a client that has never trained."""
+        return self.local(user) if self.states.has(user) else dict(self.z(user))
+
     def personal(self, user: int) -> dict[str, Tensor]:
         """A user's personal model before any adaptation."""
         if not self.states.has(user):

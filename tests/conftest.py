@@ -1,23 +1,38 @@
 """What the tests share. fedlit comes first: it lets Lightning be imported beside a CPU-only torch."""
 
-import fedlit  # isort: skip
+import os  # isort: skip
 
-import os
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch and fedlit read it: tests run side by side
+
+import fedlit  # isort: skip  # noqa: E402
+
+import base64
+import importlib.metadata
 import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
+from matplotlib.figure import Figure
 
+from fedlit.algorithms import pfedme
 from fedlit.cli import main
+from fedlit.data.picture import draw_partition
+from fedlit.experiments.seat import Seat
 from tests.cloud_runs import clouds as clouds
+from tests.forked import open_forked
+from tests.problems import traced_program
 from tests.real_files import real as real
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # so a shell starts what runs in its background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+torch.set_num_threads(1)  # tests run side by side; a run sets its own number for as long as it lasts
 
 SHIPPED = sorted(Path(fedlit.__file__).parents[1].glob("configs/*.yaml"))
 
@@ -27,6 +42,12 @@ TINY = (
     "--trainer.enable_progress_bar false --run run"
 )
 """A run of FedBC that takes a quarter of a second, in the folder `run`."""
+
+
+NOT_DRAWN = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
+"""A PNG of one pixel."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +102,31 @@ def call(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Call:
 
 
 @pytest.fixture
+def partition_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user has it."""
+    monkeypatch.setattr("fedlit.trainer.draw_partition", draw_partition)
+
+
+@pytest.fixture
+def figures_are_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are planned, and each file is a pixel: tests/report draws them."""
+    monkeypatch.setattr(Figure, "savefig", lambda self, path, **options: Path(path).write_bytes(NOT_DRAWN))
+
+
+@pytest.fixture(params=["traced", pytest.param("compiled", marks=pytest.mark.slow)])
+def program(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How the program of a compiled run is run: as it is given to the compiler, which is quick, or compiled."""
+    if request.param == "traced":
+        monkeypatch.setattr("fedlit.engines.vectorized.compile_program", traced_program)
+
+
+@pytest.fixture
+def few_inner_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pFedMe with `inner_nu` takes up to a hundred inner steps for each step: a quarter of a minute for a tiny run."""
+    monkeypatch.setattr(pfedme, "MOST_INNER_STEPS", 3)
+
+
+@pytest.fixture
 def refusal(call: Call, workplace: Path) -> Callable[..., str]:
     """`refusal("fit ...", code=2)`: the one paragraph that is said; nothing in the working folder changes."""
 
@@ -110,3 +156,38 @@ def wandb_ends_with_its_test(
     yield
     if "wandb" in sys.modules:
         sys.modules["wandb"].teardown()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def installed_packages_are_listed_once() -> Iterator[None]:
+    """Every Lightning trainer asks all installed packages for plugins: a seventh of a small run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lightning_fabric.utilities.registry.entry_points", cache(importlib.metadata.entry_points))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def partitions_are_not_drawn() -> Iterator[None]:
+    """A run's folder holds a drawing of its partition, which takes longer than a small run: one pixel must do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedlit.trainer.draw_partition", lambda described, path: path.write_bytes(NOT_DRAWN))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def seats_are_forks() -> Iterator[None]:
+    """A seat of `compare`, `sweep` or `reproduce` imports fedlit for seconds; test_seat.py and what is killed do so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Seat, "_open", open_forked)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    """What the system has of a file outlives a kill -9; only a loss of power needs `fsync`, and no test has that.
+
+    A small run asks for it 38 times. A file that is closed is still an error.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)
+        yield

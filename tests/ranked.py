@@ -92,6 +92,7 @@ RUNS: dict[str, Callable[..., Found]] = {
     "vectorized Ditto": partial(conforming, "Ditto, interleaved", engine="vectorized", compiled=False),
     "cloud": partial(conforming, "FedBC", cloud=Cloud(servers=2), clients_per_round=1),
     "two clients": partial(conforming, "FedBC", clients_per_round=2),
+    "one client": partial(conforming, "FedBC", clients_per_round=1),
     "BatchNorm": batch_norm,
     "many rows": many_rows,
 }
@@ -166,11 +167,11 @@ def watched(ranks: int, folder: Path) -> Found:
     return {"rounds": trainer.loop.rounds_done, "saved": len(list((folder / "saved").iterdir()))}
 
 
-def continued(ranks: int, folder: Path, rounds: int) -> Found:
+def continued(ranks: int, folder: Path, rounds: int, states: str = "memory") -> Found:
     """So many rounds of the run in the folder."""
     client = Scaffold(conformance_net(), option="I", **LOCAL)
-    run = folder / f"run-of-{rank_zero_only.rank}"  # the first rank's: other machines need not see it
-    return found(fit(client, conformance_data(), devices=ranks, rounds=rounds, run=run, resume=True))
+    run = folder / states / f"run-of-{rank_zero_only.rank}"  # the first rank's: other machines need not see it
+    return found(fit(client, conformance_data(), devices=ranks, rounds=rounds, run=run, resume=True, states=states))
 
 
 def play_in_two(ranks: int, folder: Path) -> Found:
@@ -182,7 +183,8 @@ def play_in_two(ranks: int, folder: Path) -> Found:
         "unlike": refused(devices=ranks, divergence_factor=100.0 + rank_zero_only.rank),
         "watched": watched(ranks, folder),
         "continued": continued(ranks, folder, rounds=2),
-        "taken": refused(devices=ranks, run=folder / "run-of-0"),
+        "continued on disk": continued(ranks, folder, rounds=2, states="disk"),
+        "taken": refused(devices=ranks, run=folder / "memory" / "run-of-0"),
         "profiled": conforming("FedBC", devices=ranks, profiler="simple"),
     }
 
@@ -190,7 +192,8 @@ def play_in_two(ranks: int, folder: Path) -> Found:
 def play_in_three(ranks: int, folder: Path) -> Found:
     """Every run; another one goes on."""
     games = {name: play(devices=ranks) for name, play in RUNS.items()}
-    return games | {"continued": continued(ranks, folder, rounds=6)}
+    on_disk = continued(ranks, folder, rounds=6, states="disk")
+    return games | {"continued": continued(ranks, folder, rounds=6), "continued on disk": on_disk}
 
 
 def play_resnet(ranks: int, folder: Path) -> Found:

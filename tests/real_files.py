@@ -1,5 +1,6 @@
 """The real files: those of FEDLIT_DATA, or those that lie packed beside the checkout; else the tests are skipped."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -15,9 +16,10 @@ Real = Callable[[str, str], Path]
 
 @pytest.fixture(scope="session")
 def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
-    """`real("mnist", "MNIST/raw")`: a root in which this folder is, unpacked once per session where need be."""
+    """`real("mnist", "MNIST/raw")`: a root in which this folder is, unpacked once for all processes of a session."""
     named = os.environ.get("FEDLIT_DATA")  # read at the session's start: fixtures of other tests remove it
-    unpacked: dict[str, Path] = {}
+    base = tmp_path_factory.getbasetemp()
+    session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def root(packed_name: str, folder: str) -> Path:
         if named:
@@ -26,11 +28,13 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Real:
             return Path(named)
         if not PACKED.is_file():
             pytest.skip(f"FEDLIT_DATA is not set and there is no {PACKED}")
-        if packed_name not in unpacked:
-            target = tmp_path_factory.mktemp(packed_name)
-            command = [sys.executable, str(PACKED), "--root", str(target), "--only", packed_name]
-            subprocess.run(command, check=True, capture_output=True, timeout=500)
-            unpacked[packed_name] = target
-        return unpacked[packed_name]
+        target = session / f"unpacked-{packed_name}"
+        with (session / f"unpacked-{packed_name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not target.exists():
+                command = [sys.executable, str(PACKED), "--root", f"{target}.part", "--only", packed_name]
+                subprocess.run(command, check=True, capture_output=True, timeout=500)
+                Path(f"{target}.part").rename(target)
+        return target
 
     return root

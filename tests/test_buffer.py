@@ -41,6 +41,7 @@ from fedlit.errors import ConfigError
 from fedlit.flight import Flight
 from fedlit.server.sampling import UniformSampler
 from tests.algorithms.test_oracles import BATCH, EPOCHS, Problem
+from tests.kinds import KINDS, slow_but
 from tests.oracles import buffered as oracle
 from tests.oracles.rounds import Local
 from tests.problems import run, tiny_net
@@ -205,9 +206,11 @@ REFUSED = {
     "FedBCD-I": "train that do not report",
 }
 TAKEN = [name for name in ENTRIES if name not in REFUSED]
+QUICK = [name for name in KINDS if name in TAKEN]
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but(QUICK, TAKEN))
 def test_all_in_flight_and_all_as_fast_is_the_flat_run_bit_for_bit(name: str) -> None:
     """C = K and equal seconds: every round is one sending of K, as in a flat run with clients_per_round = K."""
     flat = fitted(name, clock=EVEN, clients_per_round=3)
@@ -231,7 +234,8 @@ def test_a_compiled_or_vectorized_engine_has_the_same_limit() -> None:
 # ---- every algorithm -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but(QUICK, TAKEN))
 def test_every_algorithm_runs_and_is_resumed_to_the_same_bits(name: str, tmp_path: Path) -> None:
     replaces = name == "FedBCD"  # its server averages the last models of all clients: nothing to discount
     buffer = Buffer(size=2, concurrency=3, discount="constant") if replaces else SMALL
@@ -366,7 +370,7 @@ def flying(folder: Path | None, rounds: int, **options: Any) -> FederatedTrainer
     return run(client, Problem(SIZES).data, **(common | trainer | options))
 
 
-@pytest.mark.parametrize("stop", range(1, EVENTS))
+@pytest.mark.parametrize("stop", slow_but([1, 4], range(1, EVENTS)))
 def test_a_run_is_resumed_at_every_round_to_the_same_bits(tmp_path: Path, stop: int) -> None:
     whole = flying(None, EVENTS)
     half = flying(tmp_path, stop)
@@ -431,7 +435,7 @@ def undisturbed(tmp_path: Path, engine: str, options: dict[str, Any]) -> dict[in
     if engine not in _UNDISTURBED:
         parts, recorder = sound(tmp_path / "whole", engine), Recorder()
         parts.options["callbacks"].append(recorder)
-        FederatedTrainer(**parts.options, **options).fit(parts.client, datamodule=parts.data)
+        FederatedTrainer(**parts.options | options).fit(parts.client, datamodule=parts.data)
         _UNDISTURBED[engine] = recorder.states
     return _UNDISTURBED[engine]
 
@@ -441,7 +445,7 @@ def test_a_round_that_fails_leaves_who_is_in_flight(name: str, tmp_path: Path, m
     point, options = POINTS[name], {"clock": CLOCK, "buffer": SMALL}
     truth = undisturbed(tmp_path, point.engine, options)
     parts = arranged(point, tmp_path / "run", monkeypatch)
-    trainer = FederatedTrainer(**parts.options, **options)
+    trainer = FederatedTrainer(**parts.options | options)
     with pytest.raises(BaseException) as failure:  # noqa: PT011  # each point raises its own
         trainer.fit(parts.client, datamodule=parts.data)
     assert not isinstance(failure.value, AssertionError), failure.value
@@ -454,7 +458,7 @@ def test_a_round_that_fails_leaves_who_is_in_flight(name: str, tmp_path: Path, m
     again = sound(tmp_path / "run", point.engine)
     for key in ("weights", "sampler", "server_optimizer"):
         again.options |= {key: parts.options[key]} if key in parts.options else {}
-    resumed = FederatedTrainer(**again.options, **options, resume=True)
+    resumed = FederatedTrainer(**again.options | options, resume=True)
     resumed.fit(again.client, datamodule=again.data)
     assert same(state_of(resumed), truth[ROUNDS])
 

@@ -2,6 +2,7 @@
 
 import csv
 import errno
+import importlib
 import json
 import math
 import os
@@ -20,6 +21,7 @@ import torch
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 import fedlit
+from fedlit import models
 from fedlit.commandline.configs import resolve_configs
 from fedlit.commandline.fit_cli import FitCLI
 from fedlit.errors import ConfigError
@@ -62,7 +64,8 @@ def folder_name(words: str) -> str:
 
 @pytest.mark.parametrize("config", [path.name for path in SHIPPED if path.name.startswith("synthetic")])
 def test_a_shipped_config_trains_and_writes_the_files_of_a_run(call: Call, config: str) -> None:
-    answer = call(f"fit --config {config} --trainer.rounds 2 --trainer.checkpoint_every 1 --run run")
+    small = "--data.num_clients 16 --data.limit 30 --model.local_steps 2"
+    answer = call(f"fit --config {config} {small} --trainer.rounds 2 --trainer.checkpoint_every 1 --run run")
     assert answer.code == 0
     assert "run folder: run\n" in answer.out
     without_best = {"checkpoints/best.ckpt"} if config == "synthetic_local.yaml" else set()  # there is no global model
@@ -122,6 +125,12 @@ def test_a_lightning_logger_and_callback_of_the_config_take_part(call: Call) -> 
     with next(Path("logs").rglob("metrics.csv")).open() as lines:
         assert [row["step"] for row in csv.DictReader(lines)] == ["0", "1", "2", "3"]
     assert list(Path("best").glob("*.ckpt"))
+
+
+def test_an_option_wins_over_a_config_that_comes_after_it(call: Call) -> None:
+    printed = call("fit --trainer.rounds 7 -c synthetic_fedavg.yaml --model.lr 0.5 --print_config").out
+    assert "\n  rounds: 7\n" in printed
+    assert "\n    lr: 0.5\n" in printed
 
 
 def test_printed_config_is_complete_and_makes_the_same_run(call: Call, workplace: Path) -> None:
@@ -256,6 +265,21 @@ def test_help_explains_every_option(call: Call, words: str, expected: list[str])
     assert [option for option, said in explained.items() if len(said.split()) < 2] == []
 
 
+def test_help_of_an_algorithm_names_networks_and_not_every_layer_of_torch(
+    call: Call, workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "my_nets.py").write_text("from torch import nn\n\n\nclass Mine(nn.Module):\n    pass\n")
+    monkeypatch.syspath_prepend(workplace)
+    mine = importlib.import_module("my_nets").Mine
+    said = " ".join(call("fit --model.help FedBC").out.split())
+    known = re.search(r"--model.net NET .*?known subclasses: (.*?); any other by its import path\)", said)
+    assert known is not None
+    shown = known[1].split(", ")
+    assert {f"fedlit.{name}" for name in models.__all__} | {"my_nets.Mine"} <= set(shown), mine
+    assert [name for name in shown if name.startswith(("torch", "pytorch_lightning", "fedlit.Fed"))] == []
+    assert len(call("fit --model.help FedBC").out.splitlines()) < 150
+
+
 def test_version_is_the_packages(call: Call) -> None:
     assert call("--version").out == f"fedlit {fedlit.__version__}\n"
 
@@ -274,14 +298,14 @@ def test_help_without_a_command_lists_the_commands(call: Call, words: str) -> No
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--config synthetic_fedbc.yaml fit", "'--config' stands before the command.*Write: fedlit fit --config"),
-        ("-c synthetic_fedbc.yaml", "'-c' stands before the command.*Write: fedlit fit -c"),
+        ("--config synthetic_fedbc.yaml fit", "'--config' is before the command.*Write: fedlit fit --config"),
+        ("-c synthetic_fedbc.yaml", "'-c' is before the command.*Write: fedlit fit -c"),
         ("fitt", "no command 'fitt'. Did you mean 'fit'"),
         ("fit", "Nothing says what to train.*--config"),
-        ("fit --config", "name a file after it"),
+        ("fit --config", "needs a file after it"),
         (
             "fit --config digits_fedavg.yaml --data.val_fraction 0.2",
-            "'data.val_fraction' is no option of this data set",
+            "'data.val_fraction' is not an option of this data set",
         ),
         (
             "fit --config cifar_flip_fedavg.yaml --data.corruption.rate 1.3",
@@ -295,7 +319,7 @@ def test_help_without_a_command_lists_the_commands(call: Call, words: str) -> No
             "no config 'nothing.yaml'.*fedlit ships: .*synthetic_fedavg.yaml, .*synthetic_fedbc",
         ),
         ("fit --config synthetic_fedbv.yaml", "Did you mean 'synthetic_fedbc.yaml'"),
-        ("fit --config synthetic_fedbc.yaml --trainer.rounds", "--trainer.rounds stands without a value"),
+        ("fit --config synthetic_fedbc.yaml --trainer.rounds", "--trainer.rounds has no value"),
         ("fit --config synthetic_fedbc.yaml 3", "'3' belongs to no option"),
     ],
 )
@@ -306,17 +330,30 @@ def test_a_command_that_cannot_be_read_is_refused(refusal: Refusal, words: str, 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--trainer.round 3", "'trainer.round' is no option. Did you mean 'trainer.rounds'"),
+        ("--trainer.round 3", "'trainer.round' is not an option. Did you mean 'trainer.rounds'"),
         ("--trainer.clients_per_rounds 3", "Did you mean 'trainer.clients_per_round'"),
-        ("--trainer.lr 3", "'trainer.lr' is no option"),
-        ("--model.dual_rate 3", "'model.dual_rate' is no option"),
+        ("--trainer.lr 3", "'trainer.lr' is not an option. Did you mean 'model.lr'"),
+        ("--rounds 3", "'--rounds' is not an option. Did you mean '--trainer.rounds'"),
+        ("--round 3", "Did you mean '--trainer.rounds'"),
+        ("--lr 3", "Did you mean '--model.lr'"),
+        ("--num_clients 3", "Did you mean '--data.num_clients'"),
+        ("--batch-size 3", "Did you mean '--model.batch_size'"),
+        ("--hidden 3", "Did you mean '--model.net.hidden'"),
+        ("--seed 3", "'--seed' is not an option. Did you mean '--seed_everything'"),
+        ("--resum", "Did you mean '--resume'"),
+        ("--trainer.weights ExpAlpha --trainer.weights.alhpa 1", "Did you mean 'trainer.weights.alpha'"),
+        ("--trainer.cloud.sevrers 3", "Did you mean 'trainer.cloud.servers'"),
+        ("--data.help CIFAR", "data names the class 'CIFAR', which does not exist. Did you mean 'CIFAR10'"),
+        ("--model.net.help Softmx", "model.net names the class 'Softmx', .*Did you mean 'fedlit.Softmax'"),
+        ("--trainer.weights.help Exp", "trainer.weights names the class 'Exp', .*Did you mean 'ExpAlpha'"),
+        ("--model.dual_rate 3", "'model.dual_rate' is not an option"),
         ("--model.local_epoch 3", "Did you mean 'model.local_epochs'"),
         ("--model.net.num_feature 3", "Did you mean 'model.net.num_features'"),
         ("--data.num_client 3", "Did you mean 'data.num_clients'"),
         ("--model FedBCC", "model names the class 'FedBCC', which does not exist. Did you mean 'FedBC'.*FedAvg, FedBC"),
         ("--data Sinthetic", "data names the class 'Sinthetic', which does not exist. Did you mean 'Synthetic'"),
         ("--model nowhere.Mine", "model names the class 'nowhere.Mine', which does not exist"),
-        ("--model collections.OrderedDict", "model names 'collections.OrderedDict', which is no Client"),
+        ("--model collections.OrderedDict", "model names 'collections.OrderedDict', which is not a Client"),
         (
             "--model.net Softmx",
             "model.net names the class 'Softmx', which does not exist. Did you mean 'fedlit.Softmax'",
@@ -440,25 +477,25 @@ data:
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
-        ("rounds: 3", "round: 3", "mine.yaml: 'trainer.round' is no option. Did you mean 'trainer.rounds'"),
+        ("rounds: 3", "round: 3", "mine.yaml: 'trainer.round' is not an option. Did you mean 'trainer.rounds'"),
         ("rounds: 3", "rounds: three", "mine.yaml: trainer.rounds is 'three', but it must be a whole number"),
         ("rounds: 3", "max_epochs: 3", "mine.yaml: trainer.max_epochs makes no sense.*Give rounds instead"),
         ("rounds: 3", "compiled: maybe", "mine.yaml: trainer.compiled is 'maybe', but it must be true or false"),
-        ("trainer:", "trainr:", "mine.yaml: 'trainr.rounds' is no option. Did you mean 'trainer.rounds'"),
-        ("lr: 0.01", "lrr: 0.01", "mine.yaml: 'model.lrr' is no option. Did you mean 'model.lr'"),
+        ("trainer:", "trainr:", "mine.yaml: 'trainr.rounds' is not an option. Did you mean 'trainer.rounds'"),
+        ("lr: 0.01", "lrr: 0.01", "mine.yaml: 'model.lrr' is not an option. Did you mean 'model.lr'"),
         ("lr: 0.01", "lr: fast", "mine.yaml: model.lr is 'fast', but it must be a number"),
         ("lr: 0.01", "lr: [0.01]", "model.lr is .*but it must be a number"),
         ("FedBC", "FedBCC", "mine.yaml: model names the class 'FedBCC'.*Did you mean 'FedBC'"),
         ("fedlit.Softmax", "fedlit.Softmacs", "mine.yaml: .*'fedlit.Softmacs', which does not exist"),
-        ("alpha: 0.5", "alfa: 0.5", "mine.yaml: 'data.alfa' is no option. Did you mean 'data.alpha'"),
+        ("alpha: 0.5", "alfa: 0.5", "mine.yaml: 'data.alfa' is not an option. Did you mean 'data.alpha'"),
         ("  rounds: 3", "  rounds: [3", "mine.yaml, line .*: this is not YAML"),
         (
             "lr: 0.01",
             "lr: 0.01\n    lr: 0.02",
-            r"mine.yaml, line \d+: 'lr' stands there already, in line \d+. Keep one",
+            r"mine.yaml, line \d+: 'lr' is already given in line \d+. Keep one",
         ),
-        ("rounds: 3", "rounds: 3\n  'rounds': 9", "mine.yaml, line .*: 'rounds' stands there already"),
-        ("trainer:", "seed_everything: 1\nseed_everything: 2\ntrainer:", "'seed_everything' stands there already"),
+        ("rounds: 3", "rounds: 3\n  'rounds': 9", "mine.yaml, line .*: 'rounds' is already given"),
+        ("trainer:", "seed_everything: 1\nseed_everything: 2\ntrainer:", "'seed_everything' is already given"),
         (CONFIG, "", "mine.yaml holds no keys"),
         (CONFIG, "just words", "mine.yaml holds no keys"),
         (CONFIG, "a: \x01", "mine.yaml cannot be read"),
@@ -471,7 +508,7 @@ def test_a_mistake_in_a_config_is_named_with_its_file(refusal: Refusal, right: s
 
 def test_a_key_of_a_merged_mapping_may_be_overridden(call: Call) -> None:
     Path("mine.yaml").write_text("base: &base {rounds: 9, seed: 4}\ntrainer:\n  <<: *base\n  rounds: 3\n")
-    assert "stands there already" not in call("fit --config mine.yaml").err
+    assert "is already given" not in call("fit --config mine.yaml").err
 
 
 def test_debug_shows_the_traceback(call: Call) -> None:
@@ -490,7 +527,7 @@ def test_a_folder_with_a_run_is_refused_without_resume(call: Call, refusal: Refu
 @pytest.mark.parametrize("where", ["notes", "notes/deeper"])
 def test_a_file_in_the_way_of_the_folder_is_kept(refusal: Refusal, where: str) -> None:
     Path("notes").write_text("mine")
-    assert re.search("a file stands where a folder should be.*--run DIR", refusal(f"fit {TINY} --run {where}"))
+    assert re.search("a file is where a folder should be.*--run DIR", refusal(f"fit {TINY} --run {where}"))
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES], ids=["file system", "permission"])

@@ -14,7 +14,8 @@ Refusal = Callable[..., str]
 
 QUICK = (
     "--data.num_clients 9 --data.size_sigma 0 --data.size_mean 1 --data.size_min 20 --trainer.clients_per_round 2 "
-    "--trainer.rounds 2 --trainer.eval_every 1 --trainer.engine sequential --trainer.enable_progress_bar false"
+    "--trainer.rounds 2 --trainer.eval_every 1 --model.local_steps 2 --trainer.engine sequential "
+    "--trainer.enable_progress_bar false"
 )
 CLOCK = "--trainer.sampler earliest --trainer.clock.latency.arrival Exponential --trainer.clock.latency.arrival.mean 2"
 CLOUD = (

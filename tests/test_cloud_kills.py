@@ -1,20 +1,17 @@
 """kill -9 in a cloud, at chosen moments of a round: the resumed run has the same bits, clock and servers included."""
 
-import os
-import shlex
 import signal
-from importlib import import_module
-from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from pyarrow import parquet
 
-from fedlit.cli import main
 from fedlit.run import read_metrics
-from tests.test_resume import FIT_SECONDS, PROCESSES, assert_same_bits, finish, outcome, rounds_saved
+from tests.dying import Moment, run_until
+from tests.forked import PROCESSES, Fork
+from tests.test_resume import FIT_SECONDS, assert_same_bits, finish, outcome, rounds_saved
 
 ROUNDS = 34
 CLOUD = (
@@ -26,21 +23,12 @@ CLOUD = (
 """FedBCD, K_z = 2; a checkpoint every second round, so that a kill may lose a whole round and its rows."""
 
 
-class Moment(NamedTuple):
-    """When a process kills itself: at the so-many-th call of a function, before it or when it has returned."""
-
-    module: str
-    function: str
-    call: int
-    after: bool = False
-
-
 MOMENTS = {
     "gathering": Moment("fedlit.gathering", "Gathering.cohorts", 3),
     "training, before it": Moment("fedlit.engines.sequential", "SequentialEngine.train", 3),
     "training, in a step": Moment("fedlit.algorithms.fedbcd", "FedBCD.training_step", 23),
     "mixing, the second time of a round": Moment("fedlit.federation", "Federation.mix", 6, after=True),
-    "one of two servers has stepped": Moment("fedlit.server.server", "Server.step", 9, after=True),
+    "both servers have stepped, one has its buffers": Moment("fedlit.server.server", "Server.arrive", 9, after=True),
     "rows are kept": Moment("fedlit.states", "ClientStates.update", 3, after=True),
     "evaluation": Moment("fedlit.evaluate", "Evaluator.sums", 40),
     "the row is written, the round not yet counted": Moment("fedlit.run", "RunFolder.append_metrics", 3, after=True),
@@ -51,30 +39,8 @@ MOMENTS = {
 }
 
 
-def run_until(moment: Moment, words: str) -> None:
-    """The command line, in a process that is gone at that moment: nothing is closed, flushed or handled."""
-    *owners, name = moment.function.split(".")
-    owner: Any = import_module(moment.module)
-    for part in owners:
-        owner = getattr(owner, part)
-    function, calls = getattr(owner, name), count(1)
-
-    def deadly(*args: Any, **options: Any) -> Any:
-        is_last = next(calls) == moment.call
-        answer = None if is_last and not moment.after else function(*args, **options)
-        if is_last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-
-    setattr(owner, name, deadly)
-    main(shlex.split(words))
-
-
-def killed(moment: Moment, words: str) -> int | None:
-    process = PROCESSES.Process(target=run_until, args=(moment, words))
-    process.start()
-    process.join(FIT_SECONDS)
-    return process.exitcode
+def killed(moment: Moment, words: str) -> int:
+    return Fork(PROCESSES.Process(target=run_until, args=(moment, words))).wait(FIT_SECONDS)
 
 
 def all_of(folder: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Many servers on a clock: against an oracle that was written from the paper alone, and the laws of the protocols."""
 
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ from fedlit.keys import Purpose, generator
 from fedlit.server.cloud import Complete, Mixing, check_doubly_stochastic
 from fedlit.server.optimizers import SGD
 from tests.algorithms.test_oracles import BATCH, Problem
+from tests.kinds import KINDS, slow_but
 from tests.oracles import clouds as oracle
 from tests.problems import run, tiny_net
 
@@ -166,12 +168,22 @@ def traced(algorithm: str, protocol: str, first: int, k_z: int, engine: str) -> 
     return watch.events, trace[:events]
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
-@pytest.mark.parametrize("k_z", [1, 2])
-@pytest.mark.parametrize(("protocol", "first"), [("async", 2), ("async", 3), ("rigorous", 2)])
-@pytest.mark.parametrize("algorithm", ["fedbcd", "fedbcd_i", "fedavg"])
-def test_every_event_matches_the_oracle(algorithm: str, protocol: str, first: int, k_z: int, engine: str) -> None:
-    ours, theirs = traced(algorithm, protocol, first, k_z, engine)
+PROTOCOLS = [("async", 2), ("async", 3), ("rigorous", 2)]
+ENGINES = ["sequential", "vectorized"]
+CLOUDS = list(product(["fedbcd", "fedbcd_i", "fedavg"], PROTOCOLS, [1, 2], ENGINES))
+QUICK = [
+    *(("fedbcd_i", protocol, 2, "sequential") for protocol in PROTOCOLS),
+    *(("fedbcd", PROTOCOLS[0], k_z, "sequential") for k_z in (1, 2)),
+    *(("fedbcd", PROTOCOLS[2], 2, engine) for engine in ENGINES),
+    *(("fedavg", protocol, 1, "vectorized") for protocol in PROTOCOLS[1:]),
+    ("fedavg", PROTOCOLS[0], 2, "sequential"),
+]
+"""Every algorithm, protocol, K_z and engine."""
+
+
+@pytest.mark.parametrize(("algorithm", "cloud", "k_z", "engine"), slow_but(QUICK, CLOUDS))
+def test_every_event_matches_the_oracle(algorithm: str, cloud: tuple[str, int], k_z: int, engine: str) -> None:
+    ours, theirs = traced(algorithm, *cloud, k_z, engine)
     assert len(ours) == len(theirs)
     for event, truth in zip(ours, theirs, strict=True):
         assert event["time"] == pytest.approx(truth.time, abs=1e-10)
@@ -183,7 +195,8 @@ def test_every_event_matches_the_oracle(algorithm: str, protocol: str, first: in
                 np.testing.assert_allclose(event["x_prev"][client], truth.x_prev[client], rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name != "centralised"])
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but(KINDS, (name for name in ENTRIES if name != "centralised")))
 def test_one_server_is_the_flat_algorithm_bit_for_bit(name: str) -> None:
     entry, found = ENTRIES[name], []
     for cloud in (None, Cloud(servers=1)):

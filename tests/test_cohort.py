@@ -21,7 +21,7 @@ LATER = {
 MEMBERS = st.lists(
     st.tuples(st.integers(0, 99), st.integers(1, 3), st.booleans()), min_size=1, unique_by=lambda member: member[0]
 ).filter(lambda members: any(reports for _, _, reports in members))
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 
 @pytest.mark.parametrize(("name", "hook"), LATER.items(), ids=list(LATER))
@@ -85,6 +85,10 @@ def test_nobody_has_trained_before_the_first_phase() -> None:
 
 def test_client_with_steps_in_any_phase_has_trained() -> None:
     assert two_phases([2, 0, 0], [0, 1, 0]).trained.tolist() == [True, True, False]
+
+
+def test_steps_of_all_phases_are_counted() -> None:
+    assert two_phases([2, 0, 0], [3, 1, 0]).taken.tolist() == [5, 1, 0]
 
 
 def test_client_without_a_step_keeps_its_rows_whatever_a_callback_does() -> None:

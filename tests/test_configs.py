@@ -1,16 +1,18 @@
 """Every shipped config trains a round on the real files; those that are not here are parsed."""
 
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
+from fedlit.data import pictures
 from tests.conftest import SHIPPED, Call
 from tests.real_files import Real
 
 FILES = {
     "MNIST": ("mnist", "MNIST/raw"),
-    "FashionMNIST": ("fashion", "FashionMNIST/raw"),
     "CIFAR10": ("cifar10", "cifar-10-batches-py"),
     "Shakespeare": ("shakespeare", "shakespeare"),
     "Digits": ("digits", "digits"),
@@ -27,17 +29,39 @@ def data_of(path: Path) -> str:
 ON_FILES = [path for path in SHIPPED if data_of(path) != "Synthetic"]
 
 
-@pytest.mark.timeout(1800)  # a round of 80 ResNet-20 takes minutes on a busy machine
-@pytest.mark.parametrize("path", ON_FILES, ids=lambda path: path.stem)
-def test_a_config_trains_a_round_on_the_real_files(path: Path, call: Call, real: Real) -> None:
-    name = data_of(path)
-    if name == "FashionMNIST":
-        pytest.skip("there are no files of Fashion-MNIST here")
+def root_of(name: str, real: Real, folder: Path) -> Path:
+    """A folder with the real files of this data set."""
+    if name not in FILES:
+        pytest.skip(f"there are no files of {name} here")
     root = real(*FILES[name])
-    if name == "Digits" and not (root / "MNIST").exists():  # unpacked apart
-        (root / "MNIST").symlink_to(real("mnist", "MNIST/raw") / "MNIST")
-    quick = "--trainer.rounds 1 --trainer.clients_per_round 2 --data.limit 8 --model.local_steps 1"
-    answer = call(f"fit --config {path.name} --data.root {root} {quick} --run run")
+    if name != "Digits":
+        return root
+    (folder / "digits").symlink_to(root / "digits")
+    (folder / "MNIST").symlink_to(real("mnist", "MNIST/raw") / "MNIST")  # one of the five, unpacked apart
+    return folder
+
+
+def shorter(path: Path) -> str:
+    """One round of few clients, rows and steps; FedBCD's draw their steps, and of FedBCD-I's 80 more would train."""
+    model = yaml.safe_load(path.read_text())["model"]["init_args"]
+    fewer = {"local_steps": 1} | {key: 1 for key in ("most_steps", "offline_clients") if key in model}
+    words = "".join(f" --model.{key} {value}" for key, value in fewer.items())
+    return f"--trainer.rounds 1 --trainer.clients_per_round 2 --data.limit 2 --data.eval_clients 4{words}"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pictures_are_read_once() -> Iterator[None]:
+    """Reading CIFAR-10 and its checksums takes longer than a round; what the readers refuse is tests/data/files'."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("read_cifar10", "read_mnist"):
+            patch.setattr(pictures, name, cache(getattr(pictures, name)))
+        yield
+
+
+@pytest.mark.parametrize("path", ON_FILES, ids=lambda path: path.stem)
+def test_a_config_trains_a_round_on_the_real_files(path: Path, call: Call, real: Real, tmp_path: Path) -> None:
+    root = root_of(data_of(path), real, tmp_path)
+    answer = call(f"fit --config {path.name} --data.root {root} {shorter(path)} --run run")
     assert (answer.code, answer.err) == (0, "")
     assert "after 1 round" in answer.out
 

@@ -9,7 +9,7 @@ import yaml
 from fedlit.results import read_run
 from tests.conftest import SHIPPED, Call
 from tests.real_files import Real
-from tests.test_configs import FILES
+from tests.test_configs import root_of
 
 MARGIN = 1.5
 """Times the accuracy of a guess."""
@@ -35,14 +35,10 @@ def rounds_of(config: dict[str, Any]) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_a_config_is_better_than_chance_after_a_few_rounds(path: Path, call: Call, real: Real) -> None:
+def test_a_config_is_better_than_chance_after_a_few_rounds(path: Path, call: Call, real: Real, tmp_path: Path) -> None:
     config = content_of(path)
     data = config["data"]["class_path"]
-    if data == "FashionMNIST":
-        pytest.skip("there are no files of Fashion-MNIST here")
-    root = f"--data.root {real(*FILES[data])}" if data in FILES else ""
-    if data == "Digits" and not (Path(root.split()[1]) / "MNIST").exists():  # unpacked apart
-        (Path(root.split()[1]) / "MNIST").symlink_to(real("mnist", "MNIST/raw") / "MNIST")
+    root = "" if data == "Synthetic" else f"--data.root {root_of(data, real, tmp_path)}"
     rounds = rounds_of(config)
     answer = call(f"fit --config {path.name} {root} --trainer.rounds {rounds} --trainer.eval_every {rounds} --run run")
     assert answer.code == 0, answer

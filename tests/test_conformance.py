@@ -1,30 +1,59 @@
 """The suite that every algorithm must pass: on algorithms that pass, and on ones that are wrong on purpose."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from fedlit import Batch, Client, FedBC, FedProx, ServerCallback
+from fedlit import MLP, Batch, Client, FedBC, FedProx, LeNet, ServerCallback, Softmax
+from fedlit.commands.conformance import add_arguments, asked_for, table_lines
 from fedlit.conformance import Measured, checks
 from fedlit.conformance.entries import ENTRIES
+from fedlit.conformance.problem import Problem
+from fedlit.errors import ConfigError
 from fedlit.states import StateSpec
 from tests.conftest import Call
+from tests.problems import traced_program
 
 QUICK = [
     checks.resumes_exactly,
-    checks.same_seed_same_bits,
     checks.order_does_not_matter,
     checks.processes_agree,
     checks.differs_from_averaging,
 ]
-"""Those that compile nothing."""
+"""Those that compile nothing; a run that is resumed to the same bits proves that the same seed gives the same bits."""
 
 
-@pytest.mark.parametrize("name", [name for name in ENTRIES if name != "pFedMe, ν"])  # its 100 inner steps take minutes
+@pytest.fixture
+def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these checks compares with the same run, which is made once."""
+    new, trained = checks.new, checks.trained
+    clients: list[Client] = []
+    references: dict[tuple[str, ...], Any] = {}
+
+    def noted(*args: Any) -> Client:
+        clients.append(new(*args))
+        return clients[-1]
+
+    def once(client: Client, *args: Any, **options: Any) -> Any:
+        if not any(client is one for one in clients) or options.keys() & {"rounds", "callbacks", "sampler"}:
+            return trained(client, *args, **options)
+        key = tuple(options)
+        if key not in references:
+            references[key] = trained(client, *args, **options)
+        return references[key]
+
+    monkeypatch.setattr(checks, "new", noted)
+    monkeypatch.setattr(checks, "trained", once)
+
+
+@pytest.mark.usefixtures("few_inner_steps", "one_reference")
+@pytest.mark.parametrize("name", ENTRIES)
 def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
     entry = ENTRIES[name]
     found = [one(entry.make, dict(entry.trainer)) for one in QUICK]
@@ -103,9 +132,12 @@ def test_draws_from_a_shared_stream_are_caught() -> None:
     assert caught(checks.resumes_exactly(Forgetful, {}))
 
 
-def test_the_command_checks_one_algorithm_and_writes_what_it_measured(call: Call) -> None:
+def test_the_command_checks_one_algorithm_and_writes_what_it_measured(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedlit.engines.vectorized.compile_program", traced_program)  # tests/engines compile it
     answer = call("conformance --algorithm FedProx --json found.json --out found.md")
-    assert (answer.code, "all 1 passed" in answer.out) == (0, True)
+    assert (answer.code, "1 algorithm: all checks passed" in answer.out) == (0, True)
     found = json.loads(Path("found.json").read_text())["FedProx"]
     assert {one["check"] for one in found} >= {"engines agree", "resumes exactly", "differs from FedAvg"}
     assert "| FedProx |" in Path("found.md").read_text()
@@ -114,12 +146,103 @@ def test_the_command_checks_one_algorithm_and_writes_what_it_measured(call: Call
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("FedProxx", "--algorithm FedProxx is no algorithm. Did you mean 'FedProx'"),
+        ("FedProxx", "--algorithm FedProxx is not an algorithm. Did you mean 'FedProx'"),
         ("no.such.Thing", "--algorithm no.such.Thing cannot be imported"),
-        ("fedlit.Softmax", "is no algorithm"),
+        ("fedlit.Softmax", "is not an algorithm"),
     ],
 )
 def test_what_is_no_algorithm_is_refused(call: Call, name: str, said: str) -> None:
     answer = call(f"conformance --algorithm {name}")
     assert answer.code == 2
     assert said in answer.err
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "classes"),
+    [
+        (lambda: MLP(7, [4], 3), (7,), 3),
+        (lambda: LeNet(1, 10), (1, 32, 32), 10),
+        (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(108, 4)), (2, 8, 8), 4),
+    ],
+    ids=["vector", "picture", "own picture"],
+)
+def test_samples_are_made_for_the_net(net: Any, shape: tuple[int, ...], classes: int) -> None:
+    data = Problem(net).data()
+    data.setup("fit")
+    x, _ = data.rows(data.store, torch.arange(4))
+    assert tuple(x.shape[1:]) == shape
+    assert data.num_classes == classes
+    assert Problem(net).net()(x.double() if x.is_floating_point() else x).shape == (4, classes)
+
+
+def test_a_net_that_takes_something_else_is_refused_in_plain_words() -> None:
+    with pytest.raises(ConfigError, match="found no samples that Bilinear takes"):
+        Problem(lambda: nn.Bilinear(3, 3, 3)).data()
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "net"),
+    [
+        ("--algorithm FedProx --net MLP --net.num_features 6 --net.hidden [4] --net.num_classes 3", "FedProx", MLP),
+        ("--config synthetic_fedbc --model.dual_lr 0.5", "FedBC", Softmax),
+    ],
+)
+def test_the_net_and_the_config_that_were_asked_for_are_checked(words: str, name: str, net: type[nn.Module]) -> None:
+    problem, entries = asked_for(parsed(words))
+    (entry,) = entries.values()
+    assert list(entries) == [name]
+    client = checks.new(entry.make, problem)
+    assert type(client).__name__ == name
+    assert isinstance(client.net, net)
+    assert checks.same_seed_same_bits(entry.make, dict(entry.trainer), problem).passed
+    assert checks.differs_from_averaging(entry.make, dict(entry.trainer), problem).passed
+
+
+def test_options_of_a_config_change_it() -> None:
+    _, entries = asked_for(parsed("--config synthetic_fedbc --model.dual_lr 0.5"))
+    (entry,) = entries.values()
+    client = entry.make(Softmax(5, 3))
+    assert isinstance(client, FedBC)
+    assert (client.dual_lr, client.batch_size) == (0.5, 4)
+
+
+def test_a_config_of_plain_averaging_is_known_as_such() -> None:
+    problem, entries = asked_for(parsed("--config synthetic_fedavg"))
+    assert (
+        checks.differs_from_averaging(entries["FedAvg"].make, entries["FedAvg"].trainer, problem).note == "it is FedAvg"
+    )
+
+
+def test_a_config_whose_special_term_does_nothing_is_caught() -> None:
+    problem, entries = asked_for(parsed("--config synthetic_fedprox --model.mu 0"))
+    (entry,) = entries.values()
+    assert caught(checks.differs_from_averaging(entry.make, dict(entry.trainer), problem))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--config synthetic_fedbc --algorithm FedBC", "both say what to check"),
+        ("--config synthetic_fedbc --net MLP", "--config names a net"),
+        ("--algorithm FedBC --net.hidden 3", "needs --net or --config"),
+        ("--net MLPP", "model.net names the class 'MLPP', which does not exist. Did you mean 'fedlit.MLP'"),
+    ],
+)
+def test_words_that_contradict_each_other_are_refused(words: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        asked_for(parsed(words))
+
+
+def parsed(words: str) -> argparse.Namespace:
+    """As `fedlit conformance` is called."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args, args.overrides = parser.parse_known_args(words.split())
+    return args
+
+
+def test_the_table_survives_a_pipe() -> None:
+    found = [Measured(f"a check with many words {number}", True, 1e-16, "≤ 1e-10") for number in range(8)]
+    head, _, row = table_lines({"FedProx + FedAdam + Exp-α": found})
+    assert all(one.check in head for one in found)
+    assert row.count("1.0e-16") == 8

@@ -105,12 +105,6 @@ class Generated(FederatedDataModule):
         return {"x": self._x, "y": torch.arange(8) % CLASSES}, Parts([np.arange(4), np.arange(4, 8)])
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing the partition takes longer than these runs."""
-    monkeypatch.setattr("fedlit.trainer.draw_partition", lambda described, path: path.touch())
-
-
 def softmax() -> Softmax:
     return Softmax(FEATURES, CLASSES)
 
@@ -467,6 +461,21 @@ def test_frozen_weights_and_constant_buffers_are_part_of_a_net() -> None:
 )
 def test_every_kind_of_net_has_a_behaviour(net: nn.Module, sample: Tensor) -> None:
     assert behaviour_of(net, sample) == behaviour_of(copy.deepcopy(net), sample)
+
+
+def test_a_net_that_looks_floating_point_numbers_up_in_a_table_can_be_asked() -> None:
+    class Looking(nn.Module):
+        def __init__(self, turned: bool) -> None:
+            super().__init__()
+            self.table, self.turned = nn.Embedding(4, 3), turned
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.table(x.long()).sum(1)
+            return found.sin() if self.turned else found
+
+    sample = torch.tensor([0.0, 3.0, 1.0])
+    assert behaviour_of(Looking(False), sample) == behaviour_of(Looking(False), sample)
+    assert behaviour_of(Looking(False), sample) != behaviour_of(Looking(True), sample)
 
 
 def test_an_optimiser_that_was_built_before_is_the_same_code() -> None:

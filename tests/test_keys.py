@@ -14,7 +14,7 @@ WORDS = st.integers(0, 2**32 - 1)
 COMPONENTS = {"seed": WORDS, "purpose": st.sampled_from(Purpose), "round": WORDS, "client": WORDS, "index": WORDS}
 KEYS = st.fixed_dictionaries(COMPONENTS)
 CHANGES = st.sampled_from(list(COMPONENTS)).flatmap(lambda name: st.tuples(st.just(name), COMPONENTS[name]))
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 Key = dict[str, Any]
 

@@ -1,9 +1,11 @@
-"""Memory does not grow with rounds."""
+"""Memory does not grow with rounds, and data are held once."""
 
+import numpy as np
 import pytest
 from pytorch_lightning import LightningModule, Trainer
 
-from fedlit import FedBC, FederatedTrainer, ServerCallback, Softmax, Synthetic
+from fedlit import FedBC, FederatedTrainer, ServerCallback, Softmax, Synthetic, TensorData
+from fedlit.bench.measure import forget_peak, peak_rss_mb
 
 
 class ResidentMemory(ServerCallback):
@@ -26,3 +28,11 @@ def test_500_rounds_need_no_more_memory_than_50(tmp_path) -> None:
     trainer.fit(FedBC(Softmax(60, 10), dual_lr=0.01, momentum=0.5), datamodule=Synthetic())
     print(f"\nresident: {memory.mb[50]:.0f} MB after 50 rounds, {memory.mb[500]:.0f} MB after 500")
     assert memory.mb[500] <= 1.05 * memory.mb[50]
+
+
+def test_own_arrays_are_tested_without_a_copy_of_them() -> None:
+    x = np.ones((40_000, 1_000), np.float32)  # 160 MB
+    forget_peak()
+    before = peak_rss_mb()
+    TensorData(x, np.zeros(40_000, int), np.arange(40_000) % 10)
+    assert peak_rss_mb() - before < 0.5 * x.nbytes / 2**20

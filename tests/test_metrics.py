@@ -1,6 +1,7 @@
 """Laws of what is measured: the formulas against NumPy, and one pooled pass against a plain loop over users."""
 
-from math import nan
+from collections.abc import Mapping
+from math import ceil, nan
 
 import numpy as np
 import pytest
@@ -13,22 +14,24 @@ from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_accuracy
 
 import fedlit.evaluate
-from fedlit import FedAvg, FederatedDataModule, Softmax
+from fedlit import Client, Ditto, FedAvg, FederatedDataModule, PerFedAvg, PFedMe, Softmax
 from fedlit.data.partition.base import Parts
+from fedlit.errors import ConfigError
 from fedlit.evaluate import Evaluator
 from fedlit.history import extreme_user_metrics
+from fedlit.measure import ACCURACY
 from fedlit.measuring import MeasureOptions, Measuring
 from fedlit.metrics import UserScores, by_user, distribution, entropy, first_round_at, gini
 from fedlit.states import ClientStates
 from fedlit.users import UserModels
-from tests.problems import CLASSES, FEATURES, tiny_data, tiny_net
+from tests.problems import CLASSES, FEATURES, run, tiny_data, tiny_net, weights_of
 from tests.server import make_cohort
 
 Floats = NDArray[np.float64]
 
 ACCURACIES = npst.arrays(np.float64, st.integers(1, 40), elements=st.floats(0, 1))
 OF_SEVERAL = npst.arrays(np.float64, st.integers(2, 40), elements=st.floats(0, 1))
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 
 # ---- formulas --------------------------------------------------------------------------------------------------------
@@ -104,19 +107,20 @@ def test_users_without_test_samples_are_left_out_of_every_measure(accuracy: Floa
 
 
 def scores(hits: list[int], counts: list[int]) -> UserScores:
-    return UserScores(*(torch.tensor(values, dtype=torch.float64) for values in (hits, hits, counts)))
+    right, samples = (torch.tensor(values, dtype=torch.float64) for values in (hits, counts))
+    return UserScores({"acc": right.unsqueeze(1)}, right, samples)
 
 
 def test_mean_accuracy_counts_every_user_once() -> None:
-    assert scores([1, 6], [2, 8]).mean == pytest.approx((1 / 2 + 6 / 8) / 2)
+    assert scores([1, 6], [2, 8]).mean(ACCURACY) == pytest.approx((1 / 2 + 6 / 8) / 2)
 
 
 def test_pooled_accuracy_counts_every_sample_once() -> None:
-    assert scores([1, 6], [2, 8]).pooled == pytest.approx(7 / 10)
+    assert scores([1, 6], [2, 8]).pooled(ACCURACY) == pytest.approx(7 / 10)
 
 
 def test_users_without_test_samples_are_left_out_of_the_mean_accuracy() -> None:
-    assert scores([1, 0, 6], [2, 0, 8]).mean == pytest.approx((1 / 2 + 6 / 8) / 2)
+    assert scores([1, 0, 6], [2, 0, 8]).mean(ACCURACY) == pytest.approx((1 / 2 + 6 / 8) / 2)
 
 
 def test_sums_by_user_are_those_of_bincount() -> None:
@@ -135,7 +139,7 @@ def test_first_round_at_a_threshold_is_the_first_that_reaches_it(threshold: floa
 def test_min_and_max_user_are_the_cohorts_by_size_and_ties_go_to_the_lowest_id(user: str, accuracy: float) -> None:
     cohort = make_cohort([7, 3, 3, 7], clients=[9, 5, 2, 4])
     users = scores([k for k in range(10)], [10] * 10)
-    assert extreme_user_metrics(cohort, users)[f"{user}/acc"] == pytest.approx(accuracy)
+    assert extreme_user_metrics(cohort, users, [ACCURACY])[f"{user}/acc"] == pytest.approx(accuracy)
 
 
 # ---- one pass over all users -----------------------------------------------------------------------------------------
@@ -199,7 +203,7 @@ def test_pooled_pass_gives_every_user_the_scores_of_a_loop_over_users(
 ) -> None:
     _, users = evaluator.global_model(evaluator.client.net.state_dict())
     expected = np.array([measured(client.net, data, rows) for rows in data.everyone.test])
-    np.testing.assert_allclose(users.hits.numpy(), expected[:, 0])
+    np.testing.assert_allclose(users.sums["acc"][:, 0].numpy(), expected[:, 0])
     np.testing.assert_allclose(users.losses.numpy(), expected[:, 1], rtol=1e-12)
 
 
@@ -215,14 +219,14 @@ def test_pooled_metrics_count_every_sample_once(
 
 def test_user_metrics_are_the_distribution_of_own_test_accuracy(evaluator: Evaluator) -> None:
     metrics, users = evaluator.global_model(evaluator.client.net.state_dict())
-    known = users.accuracy[:2].numpy()
+    known = users.values(ACCURACY)[:2].numpy()
     assert metrics["global/user_acc"] == pytest.approx(known.mean())
     assert (metrics["users/acc_min"], metrics["users/acc_max"]) == (known.min(), known.max())
 
 
 def test_user_without_test_samples_has_no_accuracy(evaluator: Evaluator) -> None:
     _, users = evaluator.global_model(evaluator.client.net.state_dict())
-    assert users.accuracy.isnan().tolist() == [False, False, True]
+    assert users.values(ACCURACY).isnan().tolist() == [False, False, True]
 
 
 def test_no_validation_data_means_no_validation_metrics(client: Counting) -> None:
@@ -278,7 +282,7 @@ def test_kept_model_of_a_user_is_evaluated_on_its_own_test(measuring: Measuring,
     _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
     trained(measuring, 1)
     local = measuring.local_models(shared)
-    assert (float(local.hits[1]), float(local.losses[1])) == pytest.approx(
+    assert (float(local.sums["acc"][1]), float(local.losses[1])) == pytest.approx(
         measured(other_net(), data, data.everyone.test[1])
     )
 
@@ -287,7 +291,7 @@ def test_user_without_a_kept_model_has_the_scores_of_the_global_one(measuring: M
     _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
     trained(measuring, 1)
     local = measuring.local_models(shared)
-    assert (local.hits[0], local.losses[0]) == (shared.hits[0], shared.losses[0])
+    assert (local.sums["acc"][0], local.losses[0]) == (shared.sums["acc"][0], shared.losses[0])
 
 
 def test_kept_model_is_evaluated_again_only_when_it_changed(measuring: Measuring, client: Counting) -> None:
@@ -312,6 +316,15 @@ def test_kept_scores_stay_when_the_global_model_moves(measuring: Measuring, clie
     _, moved = measuring.evaluator.global_model(measuring.client.net.state_dict())
     after = measuring.local_models(moved)
     assert (after.losses[0], after.losses[1]) == (before.losses[0], moved.losses[1])
+
+
+@pytest.mark.parametrize(("client", "solves"), [(FedAvg, 1), (Ditto, 2)])
+def test_client_steps_are_those_of_every_client_and_phase(client: type[Client], solves: int) -> None:
+    data = tiny_data()
+    local = client(tiny_net(), lr=0.1, batch_size=4, local_epochs=3)
+    rows = run(local, data, rounds=2, clients_per_round=4).loop.history.rows
+    steps = solves * sum(3 * ceil(size / 4) for size in data.sizes.tolist())
+    assert [row.get("train/steps") for row in rows] == [None, steps, steps]
 
 
 def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient(
@@ -340,6 +353,52 @@ def test_the_objective_with_equal_weights_is_the_plain_mean_over_clients(client:
     norm = sum(float((p.grad**2).sum()) for p in net.parameters() if p.grad is not None)
     expected = {"global/train_loss_uniform": loss.item(), "global/grad_norm2_uniform": norm}
     assert values == pytest.approx(expected, rel=1e-12)
+
+
+def by_autograd(client: Client, model: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, float]:
+    """(loss, squared norm of its gradient), with the l2 term."""
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in model.items()}
+    loss = nn.functional.cross_entropy(torch.func.functional_call(tiny_net(), leaves, (x,)), y)
+    loss = loss + client.l2 / 2 * sum((value**2).sum() for value in leaves.values())
+    slopes = torch.autograd.grad(loss, list(leaves.values()))
+    return loss.item(), sum(float((slope**2).sum()) for slope in slopes)
+
+
+def test_users_own_training_loss_and_stationarity_are_of_their_own_models() -> None:
+    asked = ("personal/train_loss", "local/grad_norm2")
+    client = PFedMe(tiny_net(), prox=4.0, lr=0.1, batch_size=4, local_steps=2, l2=0.3)
+    trainer = run(client, rounds=1, clients_per_round=2, extra_metrics=asked)
+    data, states, z = trainer.loop.data, trainer.loop.states, weights_of(trainer)
+    assert 0 < len(states.touched) < data.num_clients, "somebody trained, somebody did not"
+    losses, norms, sizes = [], [], []
+    for user, rows in enumerate(data.everyone.train):
+        x, y = data.rows(data.store, rows)
+        theta, w = (
+            {name: states.row(f"{kind}.{name}", user) for name in z} if states.has(user) else z
+            for kind in ("personal", "local")
+        )
+        losses.append(by_autograd(client, theta, x, y)[0] * len(rows))
+        norms.append(by_autograd(client, w, x, y)[1])
+        sizes.append(len(rows))
+    row = trainer.loop.history.rows[-1]
+    assert row["personal/train_loss"] == pytest.approx(sum(losses) / sum(sizes), rel=1e-10)
+    assert row["local/grad_norm2"] == pytest.approx(sum(norms) / len(norms), rel=1e-10)
+
+
+def test_the_training_loss_of_adapted_models_is_measured_after_their_step() -> None:
+    asked = ("personal/train_loss",)
+    still, moved = (
+        run(PerFedAvg(tiny_net(), adapt_lr=rate, lr=0.1, batch_size=100), rounds=1, extra_metrics=asked, seed=0)
+        for rate in (1e-12, 0.1)
+    )
+    first = [trainer.loop.history.rows[0]["personal/train_loss"] for trainer in (still, moved)]
+    assert first[1] < first[0], "a step on all training rows lowers their loss"
+
+
+@pytest.mark.parametrize("name", ["personal/train_loss", "local/grad_norm2"])
+def test_what_is_asked_of_models_that_are_not_kept_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"asks for {name}.*store_local_models"):
+        run(FedAvg(tiny_net(), lr=0.1), rounds=1, extra_metrics=(name,), store_local_models=False)
 
 
 def test_accuracy_is_torchmetrics_accuracy(evaluator: Evaluator, client: Counting, data: Overlapping) -> None:

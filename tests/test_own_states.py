@@ -123,7 +123,7 @@ def test_a_damaged_summary_is_named(moody: tuple[Path, dict[int, dict[int, float
     for name in ("config.yaml", "metrics.csv"):
         (copy / name).write_bytes((moody[0] / name).read_bytes())
     (copy / "summary.json").write_text(json.dumps({"states": {"unheard": {"colour": "red"}}}))
-    with pytest.raises(RunError, match="summary.json: its 'states' cannot be read"):
+    with pytest.raises(RunError, match="summary.json: its 'states' or 'measures' cannot be read"):
         find_runs([copy])
 
 

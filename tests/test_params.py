@@ -25,7 +25,7 @@ from fedlit.params import (
 
 FLOATS32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 SHARES = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=6)
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 
 def model(seed: int, clients: int | None = None) -> Params:

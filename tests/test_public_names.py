@@ -1,8 +1,13 @@
 """The public names, after httpx: adding or removing one is a decision, and shows here."""
 
+import subprocess
+import sys
 from types import ModuleType
 
+import pytest
+
 import fedlit
+from fedlit import _public
 
 PUBLIC = [
     "Buffer",
@@ -88,10 +93,24 @@ PUBLIC = [
     "SizeSampler",
     "Softmax",
     "Generated",
+    "CIFAR100",
+    "EMNIST",
+    "FEMNIST",
+    "HuggingFaceData",
+    "Task",
+    "Classification",
+    "Regression",
+    "NextToken",
+    "Measure",
+    "WeightsFile",
     "Synthetic",
     "TensorData",
     "Uniform",
     "UniformSampler",
+    "Sampler",
+    "Weighting",
+    "Partition",
+    "LocalOptimizer",
 ]
 
 
@@ -100,8 +119,34 @@ def test_public_names_are_exactly_these() -> None:
 
 
 def test_nothing_else_can_be_taken_from_the_package() -> None:
-    names = [name for name, value in vars(fedlit).items() if not isinstance(value, ModuleType)]
+    names = [name for name in dir(fedlit) if not isinstance(getattr(fedlit, name), ModuleType)]
     assert sorted(name for name in names if not name.startswith("_")) == sorted(PUBLIC)
+
+
+def test_they_are_listed_once_more_where_they_are_imported() -> None:
+    assert sorted(_public.__all__) == sorted(PUBLIC)
+
+
+def test_what_does_not_exist_is_said_as_python_says_it() -> None:
+    with pytest.raises(AttributeError, match="module 'fedlit' has no attribute 'FedAvgg'"):
+        _ = fedlit.FedAvgg
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    assert in_python("import sys, fedlit; print('torch' in sys.modules)") == "False\n"
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["pytorch_lightning", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torchvision", "torchmetrics"))],
+)
+def test_lightning_can_be_imported_after_the_package_beside_a_cpu_torch(first: str) -> None:
+    assert in_python(f"import fedlit, {first}; import torchvision; print(fedlit.clock.Uniform.__name__)") == "Uniform\n"
+
+
+def in_python(code: str) -> str:
+    """What a new interpreter prints."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 def test_every_public_class_has_a_docstring() -> None:

@@ -14,11 +14,12 @@ import pytest
 
 from fedlit.conformance.entries import ENTRIES
 from fedlit.conformance.problem import LOCAL, new_trainer, tiny_data, tiny_net
+from tests.kinds import KINDS, slow_but
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded" / "flat.json").read_text())
 
 
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", slow_but(KINDS, RECORDED))
 def test_a_flat_run_gives_the_recorded_numbers(name: str) -> None:
     entry, recorded = ENTRIES[name], RECORDED[name]
     trainer = new_trainer(rounds=6, clients_per_round=3, eval_every=2, engine="sequential", **entry.trainer)

@@ -1,10 +1,11 @@
 """A run that ends anywhere, by kill, signal, damage or at a checkpoint of any hook, continues to the same bits."""
 
-import multiprocessing
+import json
 import os
 import re
 import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -22,6 +23,7 @@ from fedlit.errors import ResumeError
 from fedlit.run import read_clients, read_metrics
 from fedlit.server.optimizers import ServerOptimizer
 from tests.conftest import TINY, Call, files
+from tests.forked import forked
 from tests.problems import CLASSES, FEATURES, tiny_data
 
 Refusal = Callable[..., str]
@@ -37,8 +39,6 @@ SEQUENTIAL = "--trainer.engine sequential"
 EAGER = "--trainer.engine vectorized --trainer.compiled false"
 COMPILED = "--trainer.engine vectorized --trainer.compiled true"
 FIT_SECONDS = 300
-PROCESSES = multiprocessing.get_context("forkserver")  # imports fedlit once, then every process is a fork of that
-PROCESSES.set_forkserver_preload(["fedlit.commands.fit"])
 
 
 def assert_same_bits(one: Any, other: Any, where: str = "") -> None:
@@ -82,18 +82,14 @@ def without_times(row: dict[str, float]) -> dict[str, float]:
 
 def stopped(words: str, folder: Path, lines: int, by: signal.Signals) -> int:
     """Run fedlit in a process of its own, signal it when metrics.csv has so many lines; returns how it ended."""
-    process = PROCESSES.Process(target=main, args=(shlex.split(words),))
-    process.start()
-    assert process.pid is not None
+    process = forked(words)
     metrics, deadline = folder / "metrics.csv", time.monotonic() + FIT_SECONDS
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < lines:
-        assert process.is_alive(), "the run ended before it could be stopped"
+        assert process.poll() is None, "the run ended before it could be stopped"
         assert time.monotonic() < deadline, "the run does not come so far"
         time.sleep(0.002)
-    os.kill(process.pid, by)
-    process.join(FIT_SECONDS)
-    assert process.exitcode is not None, "the run does not end"
-    return process.exitcode
+    process.send_signal(by)
+    return process.wait(FIT_SECONDS)
 
 
 def rounds_saved(folder: Path) -> int:
@@ -188,12 +184,26 @@ def test_more_rounds_continue_the_run(call: Call, uninterrupted: Uninterrupted) 
     assert_same_bits(outcome(Path("run")), uninterrupted(f"fit {TINY} --trainer.rounds 5"))
 
 
+def test_a_checkpoint_is_read_once_at_resume(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call(f"fit {TINY} --trainer.rounds 1").code == 0
+    read, load = [], torch.load
+
+    def counted(file: Any, *args: Any, **options: Any) -> Any:
+        read.append(file)
+        return load(file, *args, **options)
+
+    monkeypatch.setattr(torch, "load", counted)
+    assert call(f"fit {TINY} --trainer.rounds 2 --resume").code == 0
+    assert read == [Path("run/checkpoints/last.ckpt")]
+
+
 def test_resuming_a_finished_run_changes_none_of_its_files(call: Call) -> None:
     assert call(f"fit {TINY}").code == 0
     before = files(Path("run"))
     answer = call(f"fit {TINY} --resume")
     assert answer.code == 0
     assert "after 3 rounds" in answer.out
+    assert "resumed after round 3 of 3, so nothing is left to train" in Path("run/log.txt").read_text()
     after = files(Path("run"))
     assert after.pop("log.txt").startswith(before.pop("log.txt"))
     assert after == before
@@ -268,7 +278,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_kept(call: Call,
 def test_a_run_whose_config_is_damaged_is_refused_and_kept(call: Call, refusal: Refusal) -> None:
     assert call(f"fit {TINY}").code == 0
     Path("run/config.yaml").write_text("trainer: [1\nmodel: x: y")
-    assert "config.yaml is no YAML" in refusal(f"fit {TINY} --resume")
+    assert "config.yaml is not YAML" in refusal(f"fit {TINY} --resume")
 
 
 # from a checkpoint, in Python
@@ -468,3 +478,25 @@ def test_a_second_signal_ends_the_run_at_once_and_the_last_checkpoint_stays_good
     train(run=tmp_path / "run", resume=True, checkpoint_every=1)
     train(run=tmp_path / "whole")
     assert_same_bits(outcome(tmp_path / "run"), outcome(tmp_path / "whole"))
+
+
+AT_THE_END = """\
+import os, signal
+from fedlit import ServerCallback
+
+
+class Impatient(ServerCallback):
+    def on_cohort_start(self, trainer, client, cohort):
+        if trainer.loop.rounds_done == {after}:
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+@pytest.mark.parametrize(("after", "code"), [(2, 0), (1, 130)], ids=["in the last round", "in the round before"])
+def test_a_run_that_did_all_its_rounds_was_not_interrupted(call: Call, after: int, code: int) -> None:
+    Path("impatient.py").write_text(AT_THE_END.format(after=after))
+    sys.modules.pop("impatient", None)
+    answer = call(f"fit {TINY} --trainer.callbacks impatient.Impatient")
+    assert answer.code == code, answer.err
+    assert ("interrupted" in answer.err) == (code == 130)
+    assert json.loads(Path("run/summary.json").read_text())["finished"] == (code == 0)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedlit import ClientStates
 
 COHORTS = st.lists(st.lists(st.integers(0, 30), min_size=1, max_size=6, unique=True), max_size=12)
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 
 def defaults(clients: list[int]) -> dict[str, Tensor]:

@@ -1,7 +1,8 @@
 """A round is a transaction: whatever raises, memory and disk are those of the last finished round, and resume is exact.
 
 Every point at which something can raise is one line of POINTS. Each is tried in round 3 of a run with all that can be
-lost: client rows, a server's control variates, momentum of the server's optimiser, a best model, a user's counter.
+lost: client rows, a server's control variates, momentum of the server's optimiser, a best model, a user's counter,
+simulated time.
 """
 
 import csv
@@ -21,7 +22,20 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from torch import Tensor
 
-from fedlit import Client, Cohort, Ditto, FedAvgM, FedBCDI, FederatedTrainer, Scaffold, ServerCallback, Uniform
+from fedlit import (
+    Client,
+    Clock,
+    Cohort,
+    Ditto,
+    Exponential,
+    FedAvgM,
+    FedBCDI,
+    FederatedTrainer,
+    Latency,
+    Scaffold,
+    ServerCallback,
+    Uniform,
+)
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import FedlitError
 from fedlit.evaluate import Evaluator
@@ -136,6 +150,7 @@ def sound(folder: Path, engine: str = "sequential", make: Callable[..., Client] 
         "precision": "64-true",
         "initial_weights": "net",
         "server_optimizer": FedAvgM(),
+        "clock": Clock(Latency(arrival=Exponential(2.0), compute=Exponential(1.0))),
         "callbacks": [counter],
         "run": folder,
         "checkpoint_every": 1,
@@ -288,7 +303,7 @@ def client_method(name: str) -> Callable[[Parts], None]:
 
 
 def no_number(parts: Parts) -> None:
-    """A client that leaves the finite numbers."""
+    """A client whose model is not finite."""
     real = parts.client.training_step
 
     def method(batch: Any, batch_idx: Any) -> Any:

@@ -84,8 +84,8 @@ class FedBC(Client):
         require(tolerance_lr is None or tolerance_lr >= 0, f"model.tolerance_lr is {tolerance_lr}; give 0 or more.")
         require(
             0 <= dual_min <= dual_init <= dual_max,
-            f"model.dual_init is {dual_init}, but the duals live in [{dual_min}, {dual_max}] and must not be negative. "
-            "Choose dual_min <= dual_init <= dual_max, all at least 0.",
+            f"model.dual_init is {dual_init}, but the duals are limited to [{dual_min}, {dual_max}] and must not be "
+            "negative. Choose dual_min <= dual_init <= dual_max, all at least 0.",
         )
         require(0 <= dual_momentum < 1, f"model.dual_momentum is {dual_momentum}; give 0 or more and below 1.")
         self.dual_lr, self.dual_momentum = dual_lr, dual_momentum

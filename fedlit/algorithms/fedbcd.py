@@ -38,7 +38,7 @@ class FedBCD(Client):
         server_sum: the server's sum over its clients divided by the sum of γ (mean), or as printed (sum).
         optimizer: of the local steps: aspg, or sgd, which needs extrapolation 0 and no box.
         extrapolation: ζ: momentum of the local steps, kept between rounds.
-        box: every number of a client's model is clipped to [-box, box]; none projects on nothing.
+        box: every number of a client's model is clipped to [-box, box]; none does not clip.
         most_steps: K_i is drawn from 1 to this.
         local: the other local options of fedlit.client.Client; momentum, weight_decay and clip are for sgd.
     """
@@ -59,6 +59,11 @@ class FedBCD(Client):
         most_steps: int | None = 5,
         **local: Any,
     ) -> None:
+        require(
+            optimizer in ("sgd", "aspg"),
+            f"model.optimizer is '{optimizer}', but FedBCD's steps are projected gradient steps whose x_prev goes on "
+            "in the next round. Set optimizer to aspg, or to sgd with extrapolation 0 and box null.",
+        )
         super().__init__(net, optimizer=optimizer, extrapolation=extrapolation, box=box, most_steps=most_steps, **local)
         self.keep_optimizer = True  # x_prev
         self.prox = prox if isinstance(prox, int | float) else list(prox)
@@ -198,9 +203,9 @@ class BlockAverage(ServerCallback):
         absent = [who for who in states.touched if who in self.server.members and who not in set(cohort.clients)]
         never = self.server.members - {*cohort.clients, *absent}
         current = cohort.params if self.model == "local" else cohort.model(self.model)
+        kept = [{name: states.row(f"{self.model}.{name}", who) for name in current} for who in absent]
         models = {
-            name: torch.stack([*value, *(states.row(f"{self.model}.{name}", who) for who in absent), initial[name]])
-            for name, value in current.items()
+            name: torch.stack([*value, *(own[name] for own in kept), initial[name]]) for name, value in current.items()
         }
         own = [*(prox[who] for who in [*cohort.clients, *absent]), math.fsum(prox[who] for who in never)]
         return models, torch.tensor(own, dtype=torch.float64)

@@ -43,7 +43,7 @@ class FedBCDI(FedBCD):
         prox: γ: how far each pull goes towards the server's model, 1 reaches it; a list gives each client's own, by id.
         offline_clients: |Q~|: clients that may train in a round, those who report among them.
         offline_rounds: rounds that a client trains without contact before it waits.
-        server_over: whom the server averages: those who report (active), or what every client sent last (all).
+        server_over: what the server averages: the models of this round's reports (active), or each client's last (all).
         momentum_after_pull: x_prev after a pull: the iterate before the last (literal), or x itself (reset).
         fedbcd: the other options of FedBCD and the local options of fedlit.client.Client.
     """
@@ -65,8 +65,9 @@ class FedBCDI(FedBCD):
         super().__init__(net, prox=prox, **fedbcd)
         require(
             self.optimizer == "aspg",
-            "model.optimizer is 'sgd', but FedBCD-I's pull is a step of aspg: it moves x_prev, which sgd does not "
-            "have. Leave optimizer out; extrapolation 0 and box null make aspg's steps plain ones.",
+            f"model.optimizer is '{self.optimizer}', but FedBCD-I's pull is a step of aspg: it moves x_prev, which "
+            f"{self.optimizer} does not have. Leave optimizer out; extrapolation 0 and box null make aspg's steps "
+            "plain ones.",
         )
         for name, value in self.penalties.items():
             require(0 < value <= 1, f"{name} is {value}; a pull goes a share above 0 and at most 1 of the way.")

@@ -117,8 +117,8 @@ class DynamicRegularization(ServerCallback):
         )
 
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """h <- h - α/N sum (θ_j - z); z - mean θ_j + h / α."""
-        moves = subtract(cohort.params, cohort.received)
+        """h <- h - α/N sum (θ_j - z); z - mean θ_j + h / α, with θ_j as it was reported."""
+        moves = subtract(cohort.reported, cohort.received)
         for name, value in moves.items():
             step = -self.alpha / cohort.population * value[cohort.reports].sum(0)
             self._moved_h[name] = self.h[name] + step if self.h else step
@@ -128,7 +128,7 @@ class DynamicRegularization(ServerCallback):
         """h moves when the round is complete."""
         self.h, self._moved_h = self._moved_h, {}
         if self.eval_model == "cohort_mean":
-            self.evaluated = weighted_mean(cohort.params, cohort.reports / cohort.reports.sum())
+            self.evaluated = weighted_mean(cohort.reported, cohort.reports / cohort.reports.sum())
         elif self.eval_model == "all_mean":
             self.evaluated = self.server.latest_models(cohort)
 

@@ -40,6 +40,11 @@ class FedFor(Client):
     ) -> None:
         super().__init__(net, **local)
         require(strength >= 0, f"model.strength is {strength}; give 0 (FedAvg) or more.")
+        require(
+            self.optimizer not in ("adam", "adamw"),
+            f"model.optimizer is '{self.optimizer}', but FedFor takes the server's move over lr K_i for a gradient, "
+            f"and the steps of {self.optimizer} do not have a gradient's length. Set optimizer to sgd.",
+        )
         self.strength = strength
         self.form = form
 

@@ -27,7 +27,7 @@ class FedProx(Client):
     Args:
         net: the network that is trained.
         mu: μ: strength of the proximal term μ/2 |x - z|² (eq. 2).
-        stragglers: share of every cohort that does only a part of the local epochs, and is averaged all the same.
+        stragglers: share of every cohort that does only a part of the local epochs; it is averaged like the others.
         local: the local options of fedlit.client.Client.
     """
 

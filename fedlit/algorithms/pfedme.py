@@ -3,6 +3,7 @@
 Every client's loss is replaced by its Moreau envelope; the minimiser inside is the personal model.
 
     inner    theta <- theta - personal_lr (grad f_i(theta; D) + prox (theta - w)), K times on ONE batch D      eq. 8
+             or from y = theta + inner_momentum (theta - last theta), Nesterov's accelerated descent
     local    w <- w - lr prox (w - theta), from w = z; R times, each with a batch of its own
     server   z <- (1 - beta) z + beta mean_i w_i over those who report                                       Alg. 1
 
@@ -36,6 +37,7 @@ class PFedMe(Client):
         prox: λ: how firmly the personal model is held near w; 15 to 30 in the paper's tables.
         personal_lr: η_p: rate of the inner steps.
         inner_steps: K: inner steps on each batch.
+        inner_momentum: how far the inner gradients are taken ahead; above 0 it is Nesterov's descent.
         inner_nu: ν: stop the inner steps at a gradient of this norm instead, after at most 100.
         inner_start: where the inner steps start: at the last θ (warm), or at w.
         beta: β: the server's step; above 1 it extrapolates.
@@ -53,6 +55,7 @@ class PFedMe(Client):
         prox: float = 15.0,
         personal_lr: float = 0.05,
         inner_steps: int = 5,
+        inner_momentum: float = 0.0,
         inner_nu: float | None = None,
         inner_start: Literal["warm", "w"] = "warm",
         beta: float = 1.0,
@@ -64,6 +67,7 @@ class PFedMe(Client):
         require(prox > 0, f"model.prox is {prox}; give a number above 0.")
         require(personal_lr > 0, f"model.personal_lr is {personal_lr}; give a rate above 0.")
         require(inner_steps >= 1, f"model.inner_steps is {inner_steps}; give 1 or more.")
+        require(0 <= inner_momentum < 1, f"model.inner_momentum is {inner_momentum}; give 0 or more, and less than 1.")
         require(
             inner_nu is None or inner_nu > 0, f"model.inner_nu is {inner_nu}; give a norm above 0, or leave it out."
         )
@@ -71,6 +75,7 @@ class PFedMe(Client):
         self.prox = prox
         self.personal_lr = personal_lr
         self.inner_steps = inner_steps
+        self.inner_momentum = inner_momentum
         self.inner_nu = inner_nu
         self.inner_start = inner_start
         self.beta = self.server_lr = beta
@@ -87,17 +92,29 @@ class PFedMe(Client):
         """w in the first local round, else the last θ."""
         if self.inner_start == "w":
             return w
-        first = torch.as_tensor(batch_idx) == 0
-        return {name: torch.where(first, w[name], value) for name, value in self.kept("personal").items()}
+        last = self.kept("personal")
+        if isinstance(batch_idx, int):  # the host knows it: no device has to be told
+            return w if batch_idx == 0 else last
+        return {name: torch.where(batch_idx == 0, w[name], value) for name, value in last.items()}
 
     def solve(self, w: Params, theta: Params, batch: Batch) -> tuple[Params, Tensor]:
-        """Gradient steps on f_i(θ; D) + λ/2 |θ - w|²; also the task loss at the last θ but one."""
+        """Gradient steps on f_i(θ; D) + λ/2 |θ - w|²; also the task loss where the last gradient was taken."""
+        previous = theta
         for _ in range(self.inner_steps if self.inner_nu is None else MOST_INNER_STEPS):
-            slope, task = self.task_grad_and_loss(theta, batch)
-            slope = {name: slope[name] + self.prox * (theta[name] - w[name]) for name in theta}
-            moved = {name: value - self.personal_lr * slope[name] for name, value in theta.items()}
-            theta = moved if self.inner_nu is None else unless_small(slope, self.inner_nu, moved, theta)
+            point = self.ahead(theta, previous)
+            slope, task = self.task_grad_and_loss(point, batch)
+            slope = {name: slope[name] + self.prox * (point[name] - w[name]) for name in point}
+            moved = {name: value - self.personal_lr * slope[name] for name, value in point.items()}
+            if (nu := self.inner_nu) is not None:  # where it is small, the point and so the slope stay as they are
+                moved, theta = unless_small(slope, nu, moved, theta), unless_small(slope, nu, theta, previous)
+            previous, theta = theta, moved
         return {name: value.detach() for name, value in theta.items()}, task
+
+    def ahead(self, theta: Params, previous: Params) -> Params:
+        """Where Nesterov's descent takes its gradient; θ itself without momentum."""
+        if self.inner_momentum == 0:
+            return theta
+        return {name: value + self.inner_momentum * (value - previous[name]) for name, value in theta.items()}
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
         """`train_all`: everyone trains; those who were drawn report."""

@@ -42,6 +42,11 @@ class QFedAvg(Client):
         super().__init__(net, **local)
         require(q >= 0, f"model.q is {q}; give 0 (plain averaging) or more.")
         require(lipschitz is None or lipschitz > 0, f"model.lipschitz is {lipschitz}; give a number above 0.")
+        require(
+            lipschitz is not None or self.optimizer not in ("adam", "adamw"),
+            f"model.optimizer is '{self.optimizer}', but q-FedAvg takes 1 / lr for the bound L on the curvature, which "
+            f"holds for steps along the gradient; {self.optimizer} rescales it. Give lipschitz, or take sgd.",
+        )
         self.q = q
         self.lipschitz = lipschitz
         self.sample_weighted = sample_weighted

@@ -59,8 +59,8 @@ class Scaffold(Client):
         )
         require(
             option == "I" or self.optimizer == "sgd",
-            "model.optimizer is 'aspg', but option II of SCAFFOLD takes a client's path for K plain steps; aspg "
-            "extrapolates and projects. Set optimizer to sgd, or option to I.",
+            f"model.optimizer is '{self.optimizer}', but option II of SCAFFOLD takes a client's path for K plain "
+            f"steps; those of {self.optimizer} have other lengths. Set optimizer to sgd, or option to I.",
         )
         self.option = option
         self.server_lr = server_lr

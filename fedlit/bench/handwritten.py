@@ -124,5 +124,5 @@ def epochs(data: Data, rows: Tensor, batch_size: int, count: int) -> Iterator[Da
 def weighted_average(values: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
     """The mean of the clients' tensors, each counted so many times."""
     weights = torch.tensor(counts, dtype=values[0].dtype) / sum(counts)
-    mean: Tensor = torch.tensordot(weights, torch.stack(list(values)), dims=1)
+    mean: Tensor = torch.tensordot(weights, torch.stack(list(values)).to(weights.dtype), dims=1)  # BatchNorm counts
     return mean

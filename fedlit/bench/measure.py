@@ -9,7 +9,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,10 +25,12 @@ from fedlit.clock import Clock
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.choose import Choice, EngineName
+from fedlit.engines.cost import estimated_step_s
 from fedlit.loop import FederatedLoop
 from fedlit.server.base import ServerCallback
 from fedlit.server.cloud import Cloud
 from fedlit.trainer import FederatedTrainer
+from fedlit.words import counted
 
 MAX_OTHER_LOAD = 0.1
 """Cores that something else may take before a repetition is left out; with more, two workers lose their second core."""
@@ -61,6 +63,7 @@ class Span:
     """Whole rounds that were run without a pause."""
 
     steps: int
+    rounds: int
     began: Instant
     ended: Instant
 
@@ -68,6 +71,11 @@ class Span:
     def steps_per_s(self) -> float:
         """Client steps per second."""
         return self.steps / (self.ended.wall - self.began.wall)
+
+    @property
+    def round_s(self) -> float:
+        """Seconds of a round."""
+        return (self.ended.wall - self.began.wall) / self.rounds
 
     @property
     def other_load(self) -> float | None:
@@ -94,11 +102,16 @@ class Entry:
     first_round_s: float
     run: Callable[[float], Span]
     """Runs whole rounds for about so many seconds."""
+    estimated: float | None = None
+    """Client steps per second that `auto` expects of the sequential engine; None for the others."""
+    processes: int = 1
+    memory: Callable[[], float] = field(default_factory=lambda: peak_rss_mb)
+    """The most memory that was held, in MB: this process's since `forget_peak`, or that of others."""
 
     @property
     def label(self) -> str:
         """Name and threads, for people."""
-        return f"{self.name}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        return f"{self.name}, {counted(self.threads, 'thread')}"
 
 
 @dataclass(frozen=True)
@@ -147,11 +160,13 @@ class Result:
         """One entry of `fedlit bench --json`."""
         return {
             "name": self.entry.name,
-            "processes": 1,
+            "processes": self.entry.processes,
             "threads": self.entry.threads,
             "lanes": self.entry.lanes,
             "compiled": self.entry.compiled,
+            "round_s": median(self.spans[k].round_s for k in self.counted),
             "steps_per_s": median(self.rates),
+            "estimated_steps_per_s": self.entry.estimated,
             "spread": [min(self.rates), max(self.rates)],
             "ratio": self.ratio,
             "other_load": self.other_load,
@@ -175,16 +190,18 @@ def measure(entries: Sequence[Entry], repeats: int, seconds: float, report: Call
             report(f"repetition {repeat + 1} of {repeats}: {entries[k].label}")
             forget_peak()
             spans[k].append(entries[k].run(seconds))
-            peaks[k] = max(peaks[k], peak_rss_mb())
+            peaks[k] = max(peaks[k], entries[k].memory())
     return [Result(entry, own, spans[0], peak) for entry, own, peak in zip(entries, spans, peaks, strict=True)]
 
 
-def warmed_up(workload: Workload, report: Callable[[str], None]) -> list[Entry]:
+def cores_for(workload: Workload) -> int:
+    """Workers or processes that a cohort can be divided among here."""
+    return min(len(os.sched_getaffinity(0)), workload.clients_per_round)
+
+
+def warmed_up(workload: Workload, data: FederatedDataModule, report: Callable[[str], None]) -> list[Entry]:
     """All entries of a workload, the hand-written loop or that of one server first; each has run its first round."""
-    report("making the data")
-    data = workload.data()
-    data.setup()
-    cores = min(len(os.sched_getaffinity(0)), workload.clients_per_round)
+    cores = cores_for(workload)
     if workload.servers > 1:
         report("first round, which compiles: one server, and several")
         cloud: dict[str, Any] = {"clients_per_round": workload.clients_per_round // workload.servers}
@@ -197,7 +214,7 @@ def warmed_up(workload: Workload, report: Callable[[str], None]) -> list[Entry]:
     entries = [handwritten_entry(workload, data)]
     report("first round: sequential")
     entries.append(engine_entry("sequential", workload, data, workload.client(), "sequential", None))
-    for workers in sorted({1, cores}):
+    for workers in sorted({1, cores} if workload.with_one_worker else {cores}):
         report(f"first round, which compiles: vectorized, {workers} workers")
         entries.append(engine_entry("vectorized", workload, data, workload.client(), "vectorized", workers))
     if workload.with_extras:
@@ -246,7 +263,14 @@ def engine_entry(
         return loop.round_steps
 
     run = in_rounds(one_round, choice.threads)
-    return Entry(name, threads_of(choice), choice.lanes, choice.compiled, first_round_s, run)
+    estimated = estimated_rate(client, data, choice) if engine == "sequential" else None
+    return Entry(name, threads_of(choice), choice.lanes, choice.compiled, first_round_s, run, estimated)
+
+
+def estimated_rate(client: Client, data: FederatedDataModule, choice: Choice) -> float:
+    """Client steps per second that `auto` expects, by which it decides whether compiling pays."""
+    sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
+    return 1 / estimated_step_s(client, sample, choice.threads)
 
 
 def fit_entry(workload: Workload, workers: int) -> Entry:
@@ -272,12 +296,13 @@ def in_rounds(one_round: Callable[[], int], threads: int) -> Callable[[float], S
     def run(seconds: float) -> Span:
         threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        began, steps = Instant.now(), one_round()
+        began, steps, rounds = Instant.now(), one_round(), 1
         while time.perf_counter() - began.wall < seconds:
             steps += one_round()
+            rounds += 1
         ended = Instant.now()
         torch.set_num_threads(threads_before)
-        return Span(steps, began, ended)
+        return Span(steps, rounds, began, ended)
 
     return run
 
@@ -287,6 +312,8 @@ class CountingLoop(FederatedLoop):
 
     round_s = 0.0
     round_steps = 0
+    steps = 0
+    """Of all rounds so far."""
 
     def measure(
         self, cohort: Cohort | None, started: float, trained: float
@@ -295,6 +322,7 @@ class CountingLoop(FederatedLoop):
         if cohort is not None:
             self.round_s = time.perf_counter() - started
             self.round_steps = int(cohort.steps.sum())
+            self.steps += self.round_steps
         return self.federation_metrics(), None
 
 
@@ -303,14 +331,14 @@ class Stopwatch(ServerCallback):
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self.steps = 0
+        self.steps = self.rounds = 0
         self.began: Instant | None = None
         self.span: Span
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The rounds up to the first evaluation warm up."""
         if trainer.current_epoch == EVAL_EVERY:
-            self.steps, self.began = 0, Instant.now()
+            self.steps, self.rounds, self.began = 0, 0, Instant.now()
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """Count."""
@@ -318,9 +346,10 @@ class Stopwatch(ServerCallback):
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Time over?"""
+        self.rounds += 1
         evaluated = (trainer.current_epoch + 1) % EVAL_EVERY == 0
         if self.began is not None and evaluated and time.perf_counter() - self.began.wall >= self.seconds:
-            self.span = Span(self.steps, self.began, Instant.now())
+            self.span = Span(self.steps, self.rounds, self.began, Instant.now())
             trainer.should_stop = True
 
 

@@ -53,15 +53,14 @@ class Letters(CharLSTM):
 
 
 WORK = {
-    "ResNet-20, batch 32": Work(lambda: ResNet20(3, 10), (3, 32, 32), batch_size=32),
-    "CharLSTM, batch 10": Work(lambda: Letters(80), (80,), batch_size=10, classes=80, rows=80),
-    "W3: LeNet, batch 64": Work(WORKLOADS["W3"].net, (3, 32, 32), batch_size=64, rows=1024),
+    "ResNet-20": Work(lambda: ResNet20(3, 10), (3, 32, 32), batch_size=32, rows=64),
+    "CharLSTM": Work(lambda: Letters(80), (80,), batch_size=10, classes=80, rows=20),
+    "W3": Work(WORKLOADS["W3"].net, (3, 32, 32), batch_size=64, rows=1024),
 }
 
 
 def steps_per_s(work: Work, rounds: int, devices: int = 1) -> float:
     """Client steps in a second of the rounds after the first, which warms up or compiles."""
-    steps = work.clients * -(-work.rows // work.batch_size)
     trainer = FederatedTrainer(
         rounds=rounds + 1,
         clients_per_round=work.clients,
@@ -70,7 +69,7 @@ def steps_per_s(work: Work, rounds: int, devices: int = 1) -> float:
         enable_progress_bar=False,
     )
     trainer.fit(FedAvg(work.net(), lr=0.01, batch_size=work.batch_size), datamodule=work.data())
-    return steps / median(row["time/train_s"] for row in trainer.loop.history.rows[2:])
+    return median(row["train/steps"] / row["time/train_s"] for row in trainer.loop.history.rows[2:])
 
 
 @contextmanager
@@ -90,8 +89,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each entry")
     parser.add_argument("--repeats", type=int, default=3, help="repetitions, in turns")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--work", action="append", choices=WORK, help="what to measure, repeatable; all unless given")
     args = parser.parse_args()
-    for name, work in [*WORK.items()] * args.repeats:
+    for name in (args.work or [*WORK]) * args.repeats:
+        work = WORK[name]
         alone = spread = 0.0
         if is_first_rank():
             with one_core():

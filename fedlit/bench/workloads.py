@@ -13,7 +13,7 @@ from fedlit.algorithms.pfedme import PFedMe
 from fedlit.bench import handwritten
 from fedlit.client import Client
 from fedlit.data.tensor import TensorData
-from fedlit.models import MLP, LeNet, Softmax
+from fedlit.models import MLP, LeNet, ResNet20, Softmax
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Workload:
     """Of the algorithm, by the same names in `by_hand`."""
     with_extras: bool = False
     """Whether FedBC and a whole `fit` are measured too."""
+    with_one_worker: bool = True
+    """Whether the vectorized engine is measured with one worker too, beside all cores."""
     servers: int = 1
     """Above 1, what is measured is the same cohort as that of one server, and of so many on a clock."""
 
@@ -84,6 +86,22 @@ def second_order(**given: Any) -> Workload:
         batch_size=10,
         local_epochs=5,
         **given,
+    )
+
+
+def mnist_cnn() -> nn.Module:
+    """The small network of many MNIST examples: 1-10-20 filters of 5x5, pools, one hidden layer."""
+    return nn.Sequential(
+        nn.Conv2d(1, 10, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(10, 20, 5),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(320, 50),
+        nn.ReLU(),
+        nn.Linear(50, 10),
     )
 
 
@@ -142,6 +160,34 @@ WORKLOADS = {
             local_epochs=5,
             clients_per_round=1000,
             servers=100,
+        ),
+        Workload(
+            name="W7",
+            title="MNIST CNN 1-10-20 k5, 1x28x28, 20 clients of 2,400, 10 a round, E = 1, batch 32",
+            net=mnist_cnn,
+            sample_shape=(1, 28, 28),
+            sizes=(2400,) * 20,
+            batch_size=32,
+            local_epochs=1,
+        ),
+        Workload(
+            name="W8",
+            title="MLP 784-200-10 with dropout 0.5, 20 clients of 2,400, 10 a round, E = 1, batch 32",
+            net=lambda: MLP(784, (200,), 10, dropout=0.5),
+            sample_shape=(784,),
+            sizes=(2400,) * 20,
+            batch_size=32,
+            local_epochs=1,
+        ),
+        Workload(
+            name="W9",
+            title="ResNet-20 with BatchNorm, 3x32x32, 20 clients of 250, 4 a round, E = 1, batch 32",
+            net=ResNet20,
+            sample_shape=(3, 32, 32),
+            sizes=(250,) * 20,
+            batch_size=32,
+            local_epochs=1,
+            clients_per_round=4,
         ),
     )
 }

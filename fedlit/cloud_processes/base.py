@@ -40,7 +40,8 @@ class PartLoop(FederatedLoop):
         plan: Plan,
         wire: Wire,
     ) -> None:
-        given = replace(options, request=ONE_BY_ONE, divergence_factor=math.inf)  # the coordinator sees all risks
+        # The coordinator sees all risks, and keeps what clients keep.
+        given = replace(options, request=ONE_BY_ONE, divergence_factor=math.inf, states="memory")
         super().__init__(trainer, rounds, given, measures)
         self.part = part
         self.plan = plan

@@ -57,4 +57,4 @@ def cohort_of(request: Message) -> Cohort:
 
 def trained_rows(cohort: Cohort) -> Message:
     """What a cohort brings back."""
-    return {name: getattr(cohort, name) for name in ("trained", "losses", "params", "buffers", "state", "memory")}
+    return {name: getattr(cohort, name) for name in ("taken", "losses", "params", "buffers", "state", "memory")}

@@ -138,6 +138,6 @@ def check_options(client: Client, data: FederatedDataModule, options: RoundOptio
     timed = clock is not None and (clock.deadline is not None or clock.dropout > 0)
     require(
         pace != "real" or not timed,
-        "trainer.clock has a deadline or dropout, which are simulated, but --pace real takes whoever is done first. "
+        "trainer.clock has a deadline or dropout, which are simulated, but --pace real follows the real times. "
         "Leave them out, or give --pace replay.",
     )

@@ -63,7 +63,7 @@ class ServerFederation(Federation):
         """The round counts once the coordinator says so."""
         [server] = event.servers
         cohort, now = self._waiting[server.id], server.snapshot()
-        kept = {name: getattr(cohort, name) for name in ("state", "memory", "weights")}
+        kept = {name: getattr(cohort, name) for name in ("state", "memory", "weights", "sent_bytes")}
         became = {"model": now.model, "optimizer": now.optimizer, "callbacks": now.callbacks}
         self.link.ask({"stepped": became, "cohort": kept})
         super().count(event, number)
@@ -153,7 +153,7 @@ def positions_of(worker: Part, cohort: Cohort) -> list[int]:
 def put_together(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Sequence[Message]) -> None:
     """Fill the cohort with what its parts bring back."""
     order = torch.tensor([k for own in positions for k in own]).argsort()
-    for name in ("trained", "losses"):
+    for name in ("taken", "losses"):
         setattr(cohort, name, torch.cat([reply[name] for reply in replies])[order])
     for name in ("params", "buffers", "state", "memory"):
         stacked: dict[str, Tensor] = {
@@ -164,4 +164,4 @@ def put_together(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Se
 
 def report_of(cohort: Cohort) -> Message:
     """What the coordinator is told of a trained cohort; what clients keep follows after the server's hooks."""
-    return {name: getattr(cohort, name) for name in ("trained", "losses", "params", "buffers", "sent")}
+    return {name: getattr(cohort, name) for name in ("taken", "losses", "params", "buffers", "sent")}

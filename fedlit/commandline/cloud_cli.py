@@ -35,14 +35,14 @@ class CloudCLI(FitCLI):
             "--pace",
             type=Literal["replay", "real"],
             default="replay",
-            help="who steps when: as trainer.clock says, with fit's numbers, or whoever is done first",
+            help="replay: servers step as trainer.clock says, with fit's numbers; real: as soon as they are done",
         )
-        parser.add_argument("--port", type=int, default=0, help="where the processes meet; a free one unless given")
+        parser.add_argument("--port", type=int, default=0, help="port of the coordinator; a free one unless given")
         parser.add_argument(
             "--timeout",
             type=float,
             default=600.0,
-            help="seconds in which a process that is waited for must be heard of",
+            help="seconds without a message after which a process is given up",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:

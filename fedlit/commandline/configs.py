@@ -1,35 +1,29 @@
-"""Config names: a bare name is looked up in the working folder, then among the configs that fedlit ships."""
+"""Config names: looked up in the working folder, then among the configs that fedlit ships; `.yaml` may be left out."""
 
 from itertools import pairwise
 from pathlib import Path
 
-import fedlit
 from fedlit.errors import ConfigError, nearest
-
-
-def shipped_configs() -> dict[str, Path]:
-    """Name -> path of every config: fedlit/configs of an installed wheel, configs/ of a checkout."""
-    package = Path(fedlit.__file__).parent
-    folders = (package / "configs", package.parent / "configs")
-    return {path.name: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+from fedlit.shipped import shipped_configs
 
 
 def resolve_configs(arguments: list[str]) -> list[str]:
-    """The arguments with every config's name replaced by its path."""
-    resolved: list[str] = []
+    """The arguments with every config's name replaced by its path; configs come first, so that any option wins."""
+    configs: list[str] = []
+    others: list[str] = []
     expected = False
     for argument in arguments:
         flag, _, value = argument.partition("=")
         if expected:
-            resolved.append(find_config(argument))
+            configs += ["--config", find_config(argument)]
         elif flag in ("--config", "-c") and value:
-            resolved += [flag, find_config(value)]
-        else:
-            resolved.append(argument)
+            configs += ["--config", find_config(value)]
+        elif argument not in ("--config", "-c"):
+            others.append(argument)
         expected = not expected and argument in ("--config", "-c")
     if expected:
-        raise ConfigError("--config is the last word: name a file after it, such as --config synthetic_fedbc.yaml.")
-    return resolved
+        raise ConfigError("--config needs a file after it, such as --config synthetic_fedbc.yaml.")
+    return [*configs, *others]
 
 
 def given_configs(arguments: list[str]) -> list[str]:
@@ -39,12 +33,11 @@ def given_configs(arguments: list[str]) -> list[str]:
 
 def find_config(name: str) -> str:
     """The path of a config, or an error that lists what is there."""
-    if Path(name).is_file():
-        return name
     shipped = shipped_configs()
-    for known in (name, f"{name}.yaml"):
-        if known in shipped:
-            return str(shipped[known])
+    names = (name, f"{name}.yaml")
+    found = [own for own in names if Path(own).is_file()] + [str(shipped[known]) for known in names if known in shipped]
+    if found:
+        return found[0]
     raise ConfigError(
         f"There is no config '{name}', neither in {Path.cwd()} nor among fedlit's own. {nearest(name, shipped)}"
         f"fedlit ships: {', '.join(shipped)}."

@@ -1,5 +1,6 @@
 """FitCLI: Lightning's command line with fedlit's trainer, clients and data; finds the run folder and W&B."""
 
+import argparse
 import os
 import re
 from collections.abc import Iterator
@@ -8,11 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+from jsonargparse import DefaultHelpFormatter
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException  # type: ignore[attr-defined]  # no __all__
 
-import fedlit
+from fedlit import __version__, models
+from fedlit import _public as _public  # the parser knows a class by its bare name once it is imported
 from fedlit.client import Client
 from fedlit.commandline.configs import given_configs
 from fedlit.commandline.parse_errors import explain, read_yaml
@@ -25,10 +28,32 @@ from fedlit.settings import deciding
 from fedlit.tracking.command import wandb_run
 from fedlit.tracking.users import WandbUsers
 from fedlit.trainer import FederatedTrainer
+from fedlit.weights_file import WeightsFile
+
+_LIBRARIES = ("torch", "torchvision", "torchmetrics", "pytorch_lightning", "lightning_fabric")
+_MANY = 40
+
+
+class ShortHelp(DefaultHelpFormatter):
+    """Help in which a network is one of fedlit's or the user's, and not one of the 500 layers of torch."""
+
+    def _expand_help(self, action: argparse.Action) -> str:  # argparse has no public place before lines are wrapped
+        return re.sub(r"known subclasses: ([\w.]+(?:, [\w.]+)*)", self._shortened, super()._expand_help(action))
+
+    def _shortened(self, found: re.Match[str]) -> str:
+        names = found[1].split(", ")
+        if len(names) <= _MANY:
+            return found[0]
+        nets = {f"fedlit.{name}" for name in models.__all__}
+        own = [name for name in names if name in nets or name.partition(".")[0] not in ("fedlit", *_LIBRARIES)]
+        return f"known subclasses: {', '.join(own)}; any other by its import path"
 
 
 class Parser(LightningArgumentParser):
     """A parser whose errors are one paragraph and leave the process to the caller."""
+
+    def __init__(self, *args: Any, formatter_class: type[DefaultHelpFormatter] = ShortHelp, **kwargs: Any) -> None:
+        super().__init__(*args, formatter_class=formatter_class, **kwargs)
 
     configs: list[str] | None = None
     """Paths of the configs that were given, to name the one with the wrong key; None in the parsers of a class."""
@@ -63,14 +88,15 @@ class FitCLI(LightningCLI):
                 "prog": f"fedlit {self.command}",
                 "description": self.description,
                 "default_env": False,
-                "dump_header": [f"fedlit=={fedlit.__version__}"],
+                "allow_abbrev": False,  # half a word is a mistake: --seed would silently be --seed_everything
+                "dump_header": [f"fedlit=={__version__}"],
             },
             args=arguments,
             run=False,
         )
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Lightning's seed option, always a number: a run that cannot be repeated is no run."""
+        """Lightning's seed option, always a number: a run that cannot be repeated is not a run."""
         parser.add_argument(
             "--seed_everything",
             type=int,
@@ -82,12 +108,14 @@ class FitCLI(LightningCLI):
         """The run's own options."""
         parser.add_argument("--run", type=str | None, default=None, help="the run's folder; runs/<name> unless given")
         parser.add_argument("--resume", action="store_true", help="continue the run in that folder, if there is one")
-        parser.add_argument("--overwrite", action="store_true", help="start anew where that folder holds a run")
+        parser.add_argument(
+            "--overwrite", action="store_true", help="delete the run in that folder and start from its first round"
+        )
         parser.add_argument(
             "--wandb",
             type=Literal["online", "offline", "disabled"] | None,
             default=None,
-            help="Weights & Biases; online when credentials are present unless given",
+            help="log to Weights & Biases; unless given, online if there are credentials",
         )
         parser.add_argument("--wandb_artifact", action="store_true", help="keep the checkpoints in W&B too")
         parser.add_argument(
@@ -156,13 +184,19 @@ class FitCLI(LightningCLI):
     def plain_config(self) -> dict[str, Any]:
         """The complete, resolved config as plain data, without the options that only say where and how to write.
 
-        A recorded trace stands in it with a fingerprint of its file: another content is another run.
+        A recorded trace and initial weights stand in it with a fingerprint of their file: another content is another
+        run.
         """
         config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, format="yaml"))
         clock = self.config_init.trainer.clock
         for name, part in vars(clock.latency).items() if clock is not None else ():
             if isinstance(part, ReadFromFile):
                 config["trainer"]["clock"]["latency"][name]["init_args"] = part.known_by()
+        options = config["model"]["init_args"]
+        if options.get("init_from") is not None:
+            given = options["init_from"]
+            file = given if isinstance(given, str) else given.get("init_args", given)["file"]
+            options["init_from"] = WeightsFile(file).known_by()
         return {name: config[name] for name in ("seed_everything", "trainer", "model", "data")}
 
 

@@ -1,8 +1,9 @@
 """What the command line's parser says, as one paragraph that names the key, what is wrong and how to fix it."""
 
+import difflib
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,17 @@ from jsonargparse import ArgumentParser
 
 from fedlit import models
 from fedlit.client import Client
+from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.corruption import Corruption
 from fedlit.data.partition.base import Partition
 from fedlit.errors import ConfigError, nearest
 from fedlit.rules import REFUSED_TRAINER_ARGUMENTS
+from fedlit.server.buffer import Buffer
+from fedlit.server.cloud import Cloud
+from fedlit.server.optimizers import ServerOptimizer
+from fedlit.server.sampling import Sampler
+from fedlit.server.weights import Weighting
 from fedlit.settings import flatten
 from fedlit.strict_yaml import TwiceError, load_yaml
 
@@ -24,18 +31,28 @@ _BASES: dict[str, type] = {
     "data": FederatedDataModule,
     "data.partition": Partition,
     "data.corruption": Corruption,
+    "trainer.weights": Weighting,
+    "trainer.sampler": Sampler,
+    "trainer.server_optimizer": ServerOptimizer,
+    "trainer.cloud": Cloud,
+    "trainer.buffer": Buffer,
+    "trainer.clock": Clock,
 }
+_CLOSE = 0.6
+"""How alike a name must be to one in the same place, from 0 to 1."""
 
 
 def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
     """The parser's message in plain words; `files` are the configs that were given."""
     key = ".".join(re.findall(r'Parser key "([\w.]+)"', message))
-    if found := re.search(r"(?:unrecognized arguments|ambiguous option): --([\w.]+)", message):
-        return unknown_key(found[1], parser, files)
+    if found := re.search(r"unrecognized arguments: --([\w.-]+)", message):
+        return unknown_key(found[1].replace("-", "_"), parser, files)
     if found := re.search(r"Group '(\w+)' does not accept option '([\w.]+)'", message):
         return unknown_key(f"{found[1]}.{found[2]}", parser, files)
     if found := re.search(r"Option '([\w.]+)' is not accepted", message):
         return unknown_key(f"{key}.{found[1]}" if key else found[1], parser, files)
+    if found := re.search(r"--([\w.]+)\.help: Expected a dot import path string: (\S+)", message):
+        return unknown_class(f"{key}.{found[1]}" if key else found[1], found[2], files)
     if found := re.search(r"dot import path string: (\S+)|class_path '(\S+)':\s+(?:module '|No module named)", message):
         return unknown_class(key, found[1] or found[2], files)
     if found := re.search(r"Expected an? (.+?)\. Got value: (.*)", message):
@@ -59,13 +76,13 @@ def misplaced(message: str, key: str, hint: str) -> str:
     if found := re.search(r"Multiple subclasses with name (\w+)\. .*: (.*)\.", message):
         return f"{key} names the class '{found[1]}', and there are several. Give one of {found[2]}."
     if found := re.search(r"not correspond to a subclass of (\w+)(?:.|\n)*Given value: (\S+)", message):
-        return f"{key} names '{found[2]}', which is no {found[1]}. Give a class that is one. {hint}"
+        return f"{key} names '{found[2]}', which is not a {found[1]}. Give a class that is one. {hint}"
     if found := re.search(r"unrecognized arguments: (\S+)", message):
         return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {hint}"
     if found := re.search(r"argument --([\w.]+): expected one argument", message):
-        return f"--{found[1]} stands without a value. Write it after the option, as in --trainer.rounds 20. {hint}"
+        return f"--{found[1]} has no value. Write it after the option, as in --trainer.rounds 20. {hint}"
     if found := re.search(r"Unable to load config '(.*?)'", message):
-        return f"{key.split('.')[0]} is '{found[1]}', which is no YAML file. Give a file, or options one by one."
+        return f"{key.split('.')[0]} is '{found[1]}', which is not a YAML file. Give a file, or options one by one."
     if found := re.search(r'Linked "([\w.]+)" must be given via "(\w+)"', message):
         return f"{found[1]} is set by --{found[2]}. Give that instead."
     if found := re.search(r"argument (\w+) --> ([\w.]+):", message):
@@ -80,12 +97,33 @@ def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
     if group == "trainer" and name in REFUSED_TRAINER_ARGUMENTS:
         reason = REFUSED_TRAINER_ARGUMENTS[name]
         return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {reason}"
-    asked = f"{group}.{name}"
+    asked = f"{group}.{name}" if name else group
     known = {option for option in known_options(parser) if not asked.startswith(f"{option}.")}
-    where = f"{place(files, key=key)}'{asked}' is no option"
+    typed = asked if name or place(files, key=key) else f"--{asked}"
+    where = f"{place(files, key=key)}'{typed}' is not an option"
     if asked in known:  # of another class
         return f"{where} of this {'data set' if group == 'data' else 'algorithm'}. {see_help(parser)}"
-    return f"{where}. {nearest(asked, sorted(known))}{see_help(parser)}"
+    return f"{where}. {meant(asked, sorted(known))}{see_help(parser)}"
+
+
+def meant(asked: str, known: Sequence[str]) -> str:
+    """`Did you mean 'model.lr'? `: a near name in the same place, the same name elsewhere, or what is nearest."""
+    place_of, _, name = asked.rpartition(".")
+    beside = {option.rpartition(".")[2]: option for option in known if option.rpartition(".")[0] == place_of}
+    elsewhere = sorted((option for option in known if option.endswith(f".{name}")), key=lambda one: one.count("."))
+    if place_of and (close := difflib.get_close_matches(name, beside, n=1, cutoff=_CLOSE)):
+        return f"Did you mean '{beside[close[0]]}'? "
+    if not place_of:  # on the command line alone: a config's keys have a place
+        longer = [f"--{option}" for option in beside if option.startswith(f"{name}_")]
+        options = [*longer, *(f"--{option}" for option in elsewhere)] or near_anywhere(name, known)
+        return f"Did you mean '{options[0]}'? " if options else ""
+    return f"Did you mean '{elsewhere[0]}'? " if elsewhere else nearest(asked, known)
+
+
+def near_anywhere(name: str, known: Sequence[str]) -> list[str]:
+    """The option whose last word is nearest, in the highest place."""
+    options = {option.rpartition(".")[2]: option for option in sorted(known, key=lambda one: -one.count("."))}
+    return [f"--{options[close]}" for close in difflib.get_close_matches(name, options, n=1, cutoff=_CLOSE)]
 
 
 def unknown_class(key: str, name: str, files: list[str]) -> str:
@@ -96,20 +134,31 @@ def unknown_class(key: str, name: str, files: list[str]) -> str:
     known = f"Known: {', '.join(names)}; or give" if names else "Give"
     listed = f"{known} the import path of your own (package.module.Class)."
     found = f"{place(files, value=name)}{key} names the class '{name}', which does not exist."
-    return f"{found} {nearest(name, names)}{listed}"
+    typed = f"fedlit.{name}" if key == "model.net" and "." not in name else name
+    return f"{found} {nearest(typed, names)}{listed}"
 
 
 def known_options(parser: ArgumentParser) -> Iterable[str]:
     """Every option of the command line, and those of all known classes."""
     for action in parser._actions:  # argparse has no public list of its options
-        yield from (option.removeprefix("--") for option in action.option_strings if not option.endswith("+"))
+        yield from (
+            option.removeprefix("--")
+            for option in action.option_strings
+            if option.startswith("--") and not option.endswith(("+", ".help"))
+        )
     for place_of, base in _BASES.items():
-        for known in subclasses(base):
+        for known in [base, *subclasses(base)]:
             for ancestor in known.__mro__:
                 if "__init__" in vars(ancestor) and issubclass(ancestor, base):
-                    yield from (f"{place_of}.{name}" for name in inspect.signature(ancestor.__init__).parameters)
+                    yield from (f"{place_of}.{name}" for name in argument_names(ancestor))
     for net in models.__all__:
-        yield from (f"model.net.{name}" for name in inspect.signature(getattr(models, net)).parameters)
+        yield from (f"model.net.{name}" for name in argument_names(getattr(models, net)))
+
+
+def argument_names(known: type[Any]) -> list[str]:
+    """What a class takes by name."""
+    own = inspect.signature(known).parameters.values()
+    return [one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
 def subclasses(base: type[Any]) -> list[type[Any]]:
@@ -145,7 +194,7 @@ def read_yaml(path: str) -> object:
     except TwiceError as error:
         first, second = error.lines
         raise ConfigError(
-            f"{path}, line {second}: '{error.key}' stands there already, in line {first}. Keep one of the two."
+            f"{path}, line {second}: '{error.key}' is already given in line {first}. Keep one of the two."
         ) from error
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""

@@ -3,7 +3,8 @@
 import argparse
 import os
 import platform
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -13,10 +14,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedlit.bench.growth import GROWTH
 from fedlit.bench.measure import MAX_OTHER_LOAD, Result, measure, warmed_up
+from fedlit.bench.peer import PACKAGES, Choice, beside
+from fedlit.bench.same_work import CHECK_ROUNDS, LAYERS, Outcome, layers_of
 from fedlit.bench.workloads import WORKLOADS, Workload
 from fedlit.errors import ConfigError, nearest, require
-from fedlit.run import RunFolder, chosen_by
+from fedlit.run import RunFolder, check_writable, chosen_by
 from fedlit.summary import versions
 
 
@@ -28,6 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"what to measure, repeatable: {', '.join(WORKLOADS)}; all unless given",
     )
+    parser.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        metavar="NAME=PYTHON",
+        help=f"measure another framework too, in the interpreter that has it, repeatable: {', '.join(PACKAGES)}; "
+        f"does {', '.join(LAYERS)} unless --workload names some of them",
+    )
+    parser.add_argument(
+        "--growth", action="store_true", help="instead: how cost grows with cohort, net, local steps and clients"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--repeats", type=int, default=3, help="repetitions, of which the median is shown (3)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each entry in a repetition (3)")
@@ -35,21 +50,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Measure, print, write; returns the exit code."""
-    workloads = [find_workload(name) for name in args.workload or WORKLOADS]
+    peers = [Choice.parse(text) for text in args.peer]
+    workloads = chosen_workloads(args.workload or [], peers, args.growth)
     require(args.repeats >= 1, f"--repeats is {args.repeats}; give 1 or more.")
     require(args.seconds > 0, f"--seconds is {args.seconds:g}; give a number above 0.")
     if args.json is not None:
         with chosen_by("--json FILE", args.json):
-            check_writable(args.json)
+            check_writable(args.json, "--json")
     console = Console()
-    results = {}
+    results: dict[str, list[Result]] = {}
+    outcomes: dict[str, dict[str, Outcome]] = {}
     for workload in workloads:
-        results[workload.name] = measure_one(workload, args.repeats, args.seconds, console)
-        show(workload, results[workload.name], console)
-    if args.json is not None:
-        with chosen_by("--json FILE", args.json):
-            RunFolder(args.json.parent).write_json(args.json, as_json(args.repeats, results))
+        name = workload.name
+        results[name], outcomes[name] = measure_one(workload, peers, args.repeats, args.seconds, console)
+        show(workload, results[name], outcomes[name], console)
+        if args.json is not None:  # after each, so that what is stopped has not measured for nothing
+            with chosen_by("--json FILE", args.json):
+                RunFolder(args.json.parent).write_json(args.json, as_json(args.repeats, results, outcomes))
     return 0
+
+
+def chosen_workloads(names: Sequence[str], peers: Sequence[Choice], growth: bool) -> list[Workload]:
+    """What to measure, or why the options contradict each other."""
+    if growth:
+        require(not names, f"--growth has workloads of its own. Leave out --workload {' '.join(names)}, or --growth.")
+        require(not peers, "--growth measures fedlit and the hand-written loop alone. Leave out --peer, or --growth.")
+        return list(GROWTH.values())
+    workloads = [find_workload(name) for name in names or (LAYERS if peers else WORKLOADS)]
+    for workload in workloads if peers else ():
+        layers_of(workload)
+    return workloads
 
 
 def find_workload(name: str) -> Workload:
@@ -59,31 +89,30 @@ def find_workload(name: str) -> Workload:
     return WORKLOADS[name]
 
 
-def check_writable(path: Path) -> None:
-    """Before minutes of measuring: the figures must have a place to go."""
-    folder = path.parent
-    require(
-        folder.is_dir() and os.access(folder, os.W_OK) and not path.is_dir(),
-        f"--json {path} cannot be written. Give the name of a file in a folder that exists and is writable.",
-    )
-
-
-def measure_one(workload: Workload, repeats: int, seconds: float, console: Console) -> list[Result]:
-    """Measure one workload with a line that says what is running."""
+def measure_one(
+    workload: Workload, peers: Sequence[Choice], repeats: int, seconds: float, console: Console
+) -> tuple[list[Result], dict[str, Outcome]]:
+    """Measure one workload with a line that says what is running; with peers, also what everyone's rounds came to."""
     # The line is drawn only when it changes: a thread that animates it would take time from what is measured.
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
         def report(what: str) -> None:
             live.update(Text(f"{workload.name}  {what}"), refresh=True)
 
-        return measure(warmed_up(workload, report), repeats, seconds, report)
+        report("making the data")
+        data = workload.data()
+        data.setup()
+        if not peers:
+            return measure(warmed_up(workload, data, report), repeats, seconds, report), {}
+        with beside(workload, data, peers, report) as (others, outcomes):
+            return measure([*warmed_up(workload, data, report), *others], repeats, seconds, report), outcomes
 
 
-def show(workload: Workload, results: list[Result], console: Console) -> None:
+def show(workload: Workload, results: list[Result], outcomes: dict[str, Outcome], console: Console) -> None:
     """The table of a workload and the remarks that belong to it."""
     console.print(f"{workload.name}: {workload.title}", style="bold", highlight=False)
     console.print(table(results))
-    for line in remarks(results):
+    for line in [*remarks(results), *same_work(outcomes)]:
         console.print(line, highlight=False)
     console.print()
 
@@ -98,7 +127,7 @@ def table(results: list[Result]) -> Table:
         entry, rates, load = result.entry, result.rates, result.other_load
         grid.add_row(
             entry.name,
-            str(entry.threads),
+            str(entry.threads * entry.processes),
             str(entry.lanes),
             f"{median(rates):,.0f}",
             f"{min(rates):,.0f}-{max(rates):,.0f}",
@@ -115,8 +144,8 @@ def ratio_of(result: Result) -> str:
 
 
 def remarks(results: list[Result]) -> list[str]:
-    """What the table cannot show: FedBC against FedAvg, and what was left out."""
-    lines = []
+    """What the table cannot show: what was expected, FedBC against FedAvg, and what was left out."""
+    lines = [expectation(result) for result in results if result.entry.estimated is not None]
     fedavg = [result for result in results if result.entry.name == "vectorized"][-1:]
     fedbc = [result for result in results if result.entry.name == "fedbc"]
     for one, other in zip(fedbc, fedavg, strict=False):
@@ -134,13 +163,34 @@ def remarks(results: list[Result]) -> list[str]:
     return lines
 
 
-def as_json(repeats: int, workloads: dict[str, list[Result]]) -> dict[str, Any]:
-    """The content of `fedlit bench --json FILE`."""
+def expectation(result: Result) -> str:
+    """What `auto` expected of an entry, beside what was measured."""
+    measured, estimated = median(result.rates), result.entry.estimated or 0.0
+    factor = max(measured, estimated) / min(measured, estimated)
+    verdict = "" if factor <= 2 else f": off by {factor:.1f} times, and auto decides by it"
+    return f"{result.entry.name}: {measured:,.0f} steps/s measured, {estimated:,.0f} estimated by auto{verdict}"
+
+
+def same_work(outcomes: dict[str, Outcome]) -> list[str]:
+    """What was compared before the measuring, where there are peers."""
+    falls = ", ".join(f"{name} {outcome.fall:.4g}" for name, outcome in outcomes.items())
+    steps = {f"{outcome.steps:,}" for outcome in outcomes.values()}
+    return (
+        [f"Fall of the training loss in {CHECK_ROUNDS} rounds, {', '.join(steps)} steps: {falls}"] if outcomes else []
+    )
+
+
+def as_json(
+    repeats: int, workloads: dict[str, list[Result]], outcomes: dict[str, dict[str, Outcome]]
+) -> dict[str, Any]:
+    """The content of `fedlit bench --json FILE`; with peers also what the compared rounds came to."""
+    compared = {name: {who: asdict(one) for who, one in seen.items()} for name, seen in outcomes.items() if seen}
     return {
         "machine": machine(),
         "versions": versions(),
         "repeats": repeats,
         "workloads": {name: [result.as_json() for result in results] for name, results in workloads.items()},
+        **({"same_work": compared} if compared else {}),
     }
 
 

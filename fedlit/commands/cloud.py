@@ -38,7 +38,7 @@ def make_plan(cli: CloudCLI) -> Plan:
     config, options, data = cli.config, cli.trainer.loop.options, cli.datamodule
     require(
         config.pace != "real" or not config.resume,
-        "--resume continues a run to the same numbers, but --pace real goes by the time that everything takes. Give "
+        "--resume continues a run to the same numbers, but --pace real follows the real times, which differ. Give "
         "--pace replay, or start anew with --overwrite.",
     )
     data.prepare_data()

@@ -14,8 +14,10 @@ from fedlit.experiments.compare import Comparison, default_folder, read_configs
 from fedlit.experiments.ledger import Ledger
 from fedlit.results import Run
 from fedlit.run import chosen_by
+from fedlit.words import counted
 
-_METRICS = ("global/acc", "local/acc", "personal/acc", "users/acc_min", "users/acc_var")
+_ONLY_IN_REPORTS = ("_worst10", "/gini")
+"""Ends of metrics that a report's table has, and the terminal's has no room for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=int, default=5, metavar="N", help="runs of each config, with seeds 0 to N-1 (5)"
     )
     parser.add_argument(
-        "--data_seeds", action="store_true", help="data.seed goes with the seed: another partition each"
+        "--data_seeds", action="store_true", help="data.seed follows the seed: each seed has another partition"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder; runs/compare-<hash> unless given")
     add_runner_arguments(parser)
@@ -56,11 +58,6 @@ def main(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def counted(count: int, what: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
 def conclude(runs: Mapping[str, Sequence[Run]], folder: Path, console: Console) -> None:
     """The table, the report and the dashboard of what has finished."""
     finished = [run for of_config in runs.values() for run in of_config]
@@ -78,11 +75,12 @@ def conclude(runs: Mapping[str, Sequence[Run]], folder: Path, console: Console) 
 
 def means(runs: Mapping[str, Sequence[Run]]) -> Table:
     """Mean ± standard deviation over the seeds, at the end of the runs; accuracies in percent."""
-    from fedlit.report.tables import is_repetition
+    from fedlit.report.tables import default_metrics, is_repetition
 
     finished = [run for of_config in runs.values() for run in of_config]
     measured = {name for run in finished for name in run.metrics}
-    columns = [name for name in _METRICS if name in measured and not is_repetition(finished, name)]
+    usual = [name for name in default_metrics(finished) if not name.endswith(_ONLY_IN_REPORTS) and "/user_" not in name]
+    columns = [name for name in usual if name in measured and not is_repetition(finished, name)]
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("config", overflow="fold")
     table.add_column("seeds", justify="right")

@@ -18,6 +18,7 @@ from fedlit.data.picture import draw_partition
 from fedlit.metrics import gini
 from fedlit.run import RunFolder, chosen_by
 from fedlit.trainer import quiet_lightning
+from fedlit.words import counted
 
 _MOST_ROWS = 40
 _ROWS_AT_EACH_END = 10
@@ -39,7 +40,11 @@ class DataCLI(FitCLI):
         """Those of `fit`, and where to save."""
         super().add_arguments_to_parser(parser)
         parser.add_argument(
-            "--out", type=str, default="partition", metavar="DIR", help="folder of partition.json and partition.png"
+            "--out",
+            type=str | None,
+            default=None,
+            metavar="DIR",
+            help="folder of partition.json and partition.png; partition/<data>-<hash> unless given",
         )
 
     def instantiate_classes(self) -> None:
@@ -59,12 +64,13 @@ def show_data(arguments: list[str]) -> int:
     data.prepare_data()
     data.setup("fit")
     described = data.describe()
-    folder = save(described, Path(cli.config.out))
+    own = Path("partition") / f"{described['name']}-{described['hash'][:8]}".lower()  # configs share no folder
+    folder = save(described, Path(cli.config.out or own))
     console = Console(markup=False, emoji=False, highlight=False)  # a group may be called [red] or :one:
     for line in headlines(data, described):
         console.print(line, soft_wrap=True)
     console.print(client_table(described["clients"], console.width))
-    console.print(f"saved: {folder.partition} and {folder.partition_picture}", soft_wrap=True)
+    console.print(f"saved: {folder.partition} and {folder.partition_picture.name}", soft_wrap=True)
     return 0
 
 
@@ -83,8 +89,9 @@ def headlines(data: FederatedDataModule, described: dict[str, Any]) -> list[str]
     clients = described["clients"]
     train, val, test = (sum(client[part] for client in clients) for part in ("train", "val", "test"))
     sizes = data.sizes.numpy()
+    classes = f"{described['num_classes']} classes, " if data.is_labelled else ""
     lines = [
-        f"{described['name']}: {len(clients):,} client{'s' * (len(clients) > 1)}, {described['num_classes']} classes, "
+        f"{described['name']}: {counted(len(clients), 'client')}, {classes}"
         f"{train:,} training, {val:,} validation and {test:,} test samples; "
         f"data seed {described['seed']}, partition {described['hash']}",
         f"training samples of a client: {sizes.min():,} to {sizes.max():,}, median {np.median(sizes):,.0f}, "
@@ -101,18 +108,24 @@ def client_table(clients: Sequence[Client], width: int) -> Table:
     """A row for each client; of many the largest and the smallest. A narrow terminal shortens groups and counts."""
     columns = [part for part in ("group", "train", "val", "test", "adapt") if any(part in client for client in clients)]
     chosen = shown_clients([client["train"] for client in clients])
-    rows = [[str(k), *(cell(clients[k], part, width // 5) for part in columns), str(held(clients[k]))] for k in chosen]
-    headings = ["client", *columns, "classes"]
+    rows = [[str(k), *(cell(clients[k], part, width // 5) for part in columns)] for k in chosen]
+    headings = ["client", *columns]
+    if is_labelled := "classes" in clients[0]:
+        rows = [[*row, str(held(clients[k]))] for k, row in zip(chosen, rows, strict=True)]
+        headings = [*headings, "classes"]
     used = 2 + sum(2 + max(map(len, column)) for column in zip(headings, *rows, strict=True))
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in headings:
         is_text = heading == "group"
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
-    table.add_column("class:samples")
+    if is_labelled:
+        table.add_column("class:samples")
     for place, (k, row) in enumerate(zip(chosen, rows, strict=True)):
         if len(chosen) < len(clients) and place == _ROWS_AT_EACH_END:
-            table.add_row("…", *("" for _ in headings[1:]), f"… {len(clients) - len(chosen):,} more …")
-        table.add_row(*row, class_counts(clients[k]["classes"], max(_LEAST_WIDTH, width - used)))
+            more = f"… {len(clients) - len(chosen):,} more …"
+            table.add_row("…", *("" for _ in headings[1:]), *([more] if is_labelled else []))
+        counts = [class_counts(clients[k]["classes"], max(_LEAST_WIDTH, width - used))] if is_labelled else []
+        table.add_row(*row, *counts)
     return table
 
 

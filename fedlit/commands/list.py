@@ -1,41 +1,30 @@
 """`fedlit list`: what there is, each with a line."""
 
 import argparse
-import inspect
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from torch import nn
 
-import fedlit
-from fedlit.catalogue import METRICS, SUMMARY_METRICS
-from fedlit.client import Client
-from fedlit.clock import Distribution
-from fedlit.commandline.configs import shipped_configs
-from fedlit.data.base import FederatedDataModule
-from fedlit.data.partition.base import Partition
+from fedlit.catalogue import METRICS, SHIPPED_MEASURES, SUMMARY_METRICS
+from fedlit.commandline.sources import Place, ancestors, exported, first_line
 from fedlit.errors import ConfigError, nearest
-from fedlit.experiments.sweepfile import shipped_sweeps
-from fedlit.experiments.tablefile import shipped_tables
-from fedlit.server.cloud import Mixing
-from fedlit.server.optimizers import ServerOptimizer
-from fedlit.server.sampling import Sampler
-from fedlit.server.weights import Weighting
+from fedlit.measure import ACCURACY
+from fedlit.shipped import shipped_configs, shipped_sweeps, shipped_tables
 
 KINDS = {
-    "algorithms": Client,
-    "data": FederatedDataModule,
-    "networks": nn.Module,
-    "partitions": Partition,
-    "samplers": Sampler,
-    "weights": Weighting,
-    "server_optimizers": ServerOptimizer,
-    "mixings": Mixing,
-    "distributions": Distribution,
+    "algorithms": Place("fedlit.client", "Client"),
+    "data": Place("fedlit.data.base", "FederatedDataModule"),
+    "networks": Place("torch.nn", "Module"),
+    "partitions": Place("fedlit.data.partition.base", "Partition"),
+    "samplers": Place("fedlit.server.sampling", "Sampler"),
+    "weights": Place("fedlit.server.weights", "Weighting"),
+    "server_optimizers": Place("fedlit.server.optimizers", "ServerOptimizer"),
+    "mixings": Place("fedlit.server.cloud", "Mixing"),
+    "distributions": Place("fedlit.clock.distributions", "Distribution"),
 }
-"""Name of a list -> what its public classes are."""
+"""Name of a list -> what its public classes are built on."""
 FILES = {"configs": shipped_configs, "sweeps": shipped_sweeps, "tables": shipped_tables}
 LISTS = (*KINDS, *FILES, "metrics")
 
@@ -63,21 +52,19 @@ def entries(name: str) -> dict[str, str]:
         return {file: first_comment(path) for file, path in FILES[name]().items()}
     if name == "metrics":
         known = METRICS | SUMMARY_METRICS
-        return {metric: f"{entry.label}: {entry.definition}" for metric, entry in known.items()}
-    return {public.__name__: first_line(public) for public in public_classes(KINDS[name])}
+        others = [measure for measure in SHIPPED_MEASURES if measure is not ACCURACY]
+        return {metric: f"{entry.label}: {entry.definition}" for metric, entry in known.items()} | {
+            f"*/{measure.name}": f"{measure.label}: the same names with {measure.name} for acc, where the task has it"
+            for measure in others
+        }
+    return {public.name: first_line(public) for public in public_classes(KINDS[name])}
 
 
-def public_classes(kind: type) -> list[type]:
-    """fedlit's own classes of a kind, by name, without the kind itself; a client is no network."""
-    places = (fedlit, fedlit.clock)  # a distribution of fedlit.clock may have the name of something else in fedlit
-    public = dict.fromkeys(getattr(place, name) for place in places for name in sorted(place.__all__))
-    own = [one for one in public if inspect.isclass(one) and issubclass(one, kind) and one is not kind]
-    return [one for one in own if kind is not nn.Module or not issubclass(one, Client)]
-
-
-def first_line(documented: type) -> str:
-    """Of its docstring."""
-    return (inspect.getdoc(documented) or "").partition("\n")[0]
+def public_classes(kind: Place) -> list[Place]:
+    """fedlit's own classes of a kind, by name."""
+    modules = ("fedlit._public", "fedlit.clock")  # Uniform of fedlit.clock has the name of something else in fedlit
+    public = dict.fromkeys(place for module in modules for place in exported(module))
+    return [place for place in public if kind in ancestors(place)]
 
 
 def first_comment(path: Path) -> str:

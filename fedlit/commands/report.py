@@ -24,7 +24,7 @@ LINES = 12
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `fedlit report`."""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that hold some")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that contain some")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="where to write (report in the folder if one is given, else ./report)"
     )
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a column, repeatable; a sensible set unless given",
+        help="a column, repeatable; unless given, the usual ones",
     )
     parser.add_argument(
         "--last", type=int, default=1, metavar="N", help="mean over the N last evaluated rounds of each run (1)"
@@ -84,7 +84,7 @@ def clear_differences(grid: Grid) -> list[str]:
     """One line for each interval without 0."""
     clear = [[entry.text for entry in entries] for entries in grid.rows if entries[-1].bold]
     if not clear:
-        return [f"{grid.title}: none is clear; 0 lies in every 95 % interval, or there is no interval."]
+        return [f"{grid.title}: no difference is clear: 0 lies in every 95 % interval, or there is no interval."]
     said = [f"  {who}: {what} {by} ({between}; {n} pairs), {verdict}" for what, who, by, between, n, verdict in clear]
     more = [f"  and {len(said) - LINES} more"] * (len(said) > LINES)
     return [f"{grid.title}, where 0 lies outside the 95 % interval:", *said[:LINES], *more]

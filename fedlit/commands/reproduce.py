@@ -8,17 +8,20 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlit.errors import ConfigError, RunError, require
-from fedlit.experiments.board import duration
 from fedlit.experiments.ledger import Ledger
 from fedlit.experiments.reproduction import Reproduction
-from fedlit.experiments.tablefile import TableFile, choose_cells, find_table, read_table_file, shipped_tables
+from fedlit.experiments.tablefile import TableFile, choose_cells, find_table, read_table_file
 from fedlit.experiments.tablepage import HEADINGS, Result, collect, entries, page, style_for, summary_lines
+from fedlit.experiments.tablesummary import HEADINGS as SUMMARY_HEADINGS
+from fedlit.experiments.tablesummary import overviews, summary_page
 from fedlit.run import RunFolder, chosen_by
+from fedlit.shipped import shipped_tables
+from fedlit.words import duration
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `fedlit reproduce`."""
-    parser.add_argument("table", metavar="NAME", help="a table by name or by path, or `list`")
+    parser.add_argument("table", metavar="NAME", help="a table by name or by path, `list`, or `summary`")
     parser.add_argument(
         "--cells", default="", metavar="A,B", help="only these: ROW:COLUMN, a row or a column, with commas"
     )
@@ -40,6 +43,9 @@ def main(args: argparse.Namespace) -> int:
     console = Console(markup=False, emoji=False, highlight=False)  # names and reasons are anybody's
     if args.table == "list":
         console.print(listing())
+        return 0
+    if args.table == "summary":
+        summarise(args.out or Path("runs"), args.page, console)
         return 0
     made = prepare(args)
     if args.show:
@@ -107,12 +113,30 @@ def write_page(made: Reproduction, results: Sequence[Result], copy: Path | None,
     """The page, in the folder of the runs and where it was asked for."""
     text = page(made, results)
     for path in (made.folder / "page.md", *([copy] if copy else [])):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            RunFolder(path.parent).write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
-        except OSError as error:
-            raise RunError(f"{path} cannot be written ({error.strerror}). Choose another file with --page.") from error
-        console.print(f"page: {path}", soft_wrap=True)
+        write(text, path, console)
+
+
+def write(text: str, path: Path, console: Console) -> None:
+    """One page."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        RunFolder(path.parent).write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror}). Choose another file with --page.") from error
+    console.print(f"page: {path}", soft_wrap=True)
+
+
+def summarise(folder: Path, copy: Path | None, console: Console) -> None:
+    """Print what all tables came to that have runs in this folder."""
+    found = overviews(folder)
+    grid = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in SUMMARY_HEADINGS:
+        grid.add_column(heading, justify="left" if heading == "table" else "right", no_wrap=True)
+    for one in found:
+        grid.add_row(*one.entries())
+    console.print(grid)
+    if copy is not None:
+        write(summary_page(found), copy, console)
 
 
 def listing() -> Table:

@@ -23,9 +23,11 @@ _SHOWN = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `fedlit sweep`."""
     parser.add_argument("file", metavar="FILE", help="a sweep file in W&B's format, by path or by name")
-    parser.add_argument("--runs", type=int, metavar="N", help="trials; all of a grid, run_cap of the file unless given")
     parser.add_argument(
-        "--seed", type=int, help="of the draws of random and bayes; from the file's content unless given"
+        "--runs", type=int, metavar="N", help="number of trials; unless given, all of a grid, or run_cap of the file"
+    )
+    parser.add_argument(
+        "--seed", type=int, help="seed of the draws of random and bayes; computed from the file's content unless given"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder; runs/sweep-<name>-<hash> unless given")
     add_runner_arguments(parser)

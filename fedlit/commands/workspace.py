@@ -5,8 +5,9 @@ import json
 import os
 from pathlib import Path
 
-from fedlit.errors import ConfigError, require
+from fedlit.errors import ConfigError, nearest, require
 from fedlit.run import RunFolder, chosen_by
+from fedlit.task import TASKS
 from fedlit.tracking.failures import wandb_failures
 from fedlit.tracking.modes import has_credentials
 from fedlit.tracking.workspace import specification, workspace
@@ -18,13 +19,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entity", default=entity, help="W&B user or team that owns the project; WANDB_ENTITY")
     parser.add_argument("--project", default=project, help=f"W&B project of the runs; WANDB_PROJECT ({project})")
     parser.add_argument("--name", default="Federated users", help="name of the new view (Federated users)")
+    parser.add_argument(
+        "--task",
+        default="classification",
+        metavar="TASK",
+        help="task of the runs, whose measures are drawn: classification, regression, next_token (classification)",
+    )
     parser.add_argument("--print", action="store_true", help="print its specification as JSON; needs no account")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write its specification there; needs no account")
 
 
 def main(args: argparse.Namespace) -> int:
     """Make it, or show it; returns the exit code."""
-    built = workspace(args.entity, args.project, args.name)
+    require(args.task in TASKS, f"--task is '{args.task}'. {nearest(args.task, TASKS)}Known: {', '.join(TASKS)}.")
+    built = workspace(args.entity, args.project, args.name, TASKS[args.task].measures)
     text = json.dumps(specification(built), indent=2, ensure_ascii=False) + "\n"
     if args.json is not None:
         with chosen_by("--json FILE", args.json):

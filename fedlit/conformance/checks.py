@@ -1,7 +1,7 @@
 """The checks: each measures one figure of an algorithm and says whether it is good enough."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,16 @@ from fedlit.algorithms.fedavg import FedAvg
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.conformance.problem import (
-    LOCAL,
     ROUNDS,
+    TINY,
+    Problem,
     ReversedSampler,
     everything,
     largest_gap,
     new_trainer,
-    tiny_data,
-    tiny_net,
     trained,
 )
+from fedlit.engines.choose import one_lane
 from fedlit.params import clone
 from fedlit.server.base import ServerCallback
 from fedlit.trainer import FederatedTrainer
@@ -39,7 +39,7 @@ class Measured:
     check: str
     passed: bool
     figure: float
-    """What was measured; what it must be stands in `demand`."""
+    """What was measured; `demand` says what it must be."""
     demand: str
     note: str = ""
 
@@ -70,28 +70,36 @@ class Watching(ServerCallback):
         return clone({f"{name} {client}": states.row(name, client) for name in names for client in absent})
 
 
-def check(make: Make, **trainer: Any) -> list[Measured]:
-    """All checks of one algorithm; `trainer` may hold weights or a server optimiser."""
-    return [
-        engines_agree(make, trainer),
-        resumes_exactly(make, trainer),
-        same_seed_same_bits(make, trainer),
-        *cohort_is_respected(make, trainer),
-        order_does_not_matter(make, trainer),
-        processes_agree(make, trainer),
-        differs_from_averaging(make, trainer),
-    ]
+FIGURES = 8
+"""How many figures the checks of an algorithm give."""
 
 
-def new(make: Make) -> Client:
+def check(make: Make, problem: Problem = TINY, **trainer: Any) -> list[Measured]:
+    """All checks of one algorithm on a problem; `trainer` may hold weights or a server optimiser."""
+    return list(figures(make, problem, **trainer))
+
+
+def figures(make: Make, problem: Problem = TINY, **trainer: Any) -> Iterator[Measured]:
+    """The same one after the other, as they are measured."""
+    yield engines_agree(make, trainer, problem)
+    yield resumes_exactly(make, trainer, problem)
+    yield same_seed_same_bits(make, trainer, problem)
+    yield from cohort_is_respected(make, trainer, problem)
+    yield order_does_not_matter(make, trainer, problem)
+    yield processes_agree(make, trainer, problem)
+    yield differs_from_averaging(make, trainer, problem)
+
+
+def new(make: Make, problem: Problem = TINY) -> Client:
     """A new client of the algorithm."""
-    return make(tiny_net(), **LOCAL)
+    return make(problem.net(), **problem.local)
 
 
-def engines_agree(make: Make, trainer: dict[str, Any]) -> Measured:
+def engines_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """Sequential against vectorized, forced, in z and every row."""
-    reference = everything(trained(new(make), **trainer))
-    fast = trained(new(make), engine="vectorized", lanes=2, workers=2, **trainer)
+    reference = everything(trained(new(make, problem), problem, **trainer))
+    several = {"lanes": 2, "workers": 2} if one_lane(new(make, problem)) is None else {}
+    fast = trained(new(make, problem), problem, engine="vectorized", **several, **trainer)
     choice = fast.loop.choice
     assert choice is not None
     form = "compiled" if choice.compiled else f"{choice.engine}, not compiled: {choice.why}"
@@ -99,47 +107,47 @@ def engines_agree(make: Make, trainer: dict[str, Any]) -> Measured:
     return Measured("engines agree", gap <= 1e-10, gap, "≤ 1e-10", form)
 
 
-def resumes_exactly(make: Make, trainer: dict[str, Any]) -> Measured:
+def resumes_exactly(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """Half the rounds, a checkpoint, the other half; against all at once."""
-    whole = everything(trained(new(make), **trainer))
+    whole = everything(trained(new(make, problem), problem, **trainer))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "half.ckpt"
-        half = trained(new(make), rounds=ROUNDS // 2, **trainer)
+        half = trained(new(make, problem), problem, rounds=ROUNDS // 2, **trainer)
         half.save_checkpoint(path)
         options = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential", **trainer}
-        resumed = continued(new(make), path, options)
+        resumed = continued(new(make, problem), problem, path, options)
     gap = largest_gap(whole, everything(resumed))
     return Measured("resumes exactly", gap == 0, gap, "= 0")
 
 
-def continued(client: Client, path: Path, options: dict[str, Any]) -> Any:
+def continued(client: Client, problem: Problem, path: Path, options: dict[str, Any]) -> Any:
     """A run that goes on from a checkpoint."""
     trainer = new_trainer(**options)
-    trainer.fit(client, datamodule=tiny_data(), ckpt_path=path)
+    trainer.fit(client, datamodule=problem.data(), ckpt_path=path)
     return trainer
 
 
-def same_seed_same_bits(make: Make, trainer: dict[str, Any]) -> Measured:
+def same_seed_same_bits(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """Two runs."""
-    first, second = (everything(trained(new(make), **trainer)) for _ in range(2))
+    first, second = (everything(trained(new(make, problem), problem, **trainer)) for _ in range(2))
     gap = largest_gap(first, second)
     return Measured("same seed, same bits", gap == 0, gap, "= 0")
 
 
-def cohort_is_respected(make: Make, trainer: dict[str, Any]) -> list[Measured]:
+def cohort_is_respected(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> list[Measured]:
     """Clients outside the cohort keep their rows; weights are shares."""
     watching = Watching()
-    trained(new(make), callbacks=[watching], **trainer)
+    trained(new(make, problem), problem, callbacks=[watching], **trainer)
     return [
         Measured("others untouched", watching.outsiders_moved == 0, watching.outsiders_moved, "= 0"),
         Measured("weights are shares", watching.worst_weights <= 1e-12, watching.worst_weights, "≤ 1e-12"),
     ]
 
 
-def order_does_not_matter(make: Make, trainer: dict[str, Any]) -> Measured:
+def order_does_not_matter(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """The same cohorts in the opposite order."""
-    forward = everything(trained(new(make), **trainer))
-    backward = everything(trained(new(make), sampler=ReversedSampler(), **trainer))
+    forward = everything(trained(new(make, problem), problem, **trainer))
+    backward = everything(trained(new(make, problem), problem, sampler=ReversedSampler(), **trainer))
     gap = largest_gap(forward, backward)
     return Measured("order does not matter", gap <= 1e-12, gap, "≤ 1e-12")
 
@@ -157,20 +165,23 @@ class Keeping(Callback):
             torch.save(everything(trainer), self.path)
 
 
-def processes_agree(make: Make, trainer: dict[str, Any]) -> Measured:
+def processes_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """One process against two, which are copies of this one."""
-    alone = everything(trained(new(make), **trainer))
+    alone = everything(trained(new(make, problem), problem, **trainer))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.pt"
-        callbacks = [*trainer.get("callbacks", []), Keeping(path)]
-        trained(new(make), **(trainer | {"devices": 2, "strategy": "ddp_fork", "callbacks": callbacks}))
+        two = {"devices": 2, "strategy": "ddp_fork", "callbacks": [*trainer.get("callbacks", []), Keeping(path)]}
+        trained(new(make, problem), problem, **(trainer | two))
         gap = largest_gap(alone, torch.load(path))
     return Measured("2 processes", gap == 0, gap, "= 0")
 
 
-def differs_from_averaging(make: Make, trainer: dict[str, Any]) -> Measured:
+def differs_from_averaging(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """Its z or personal models against FedAvg's after the same rounds: the special term acts."""
-    plain, own = trained(FedAvg(tiny_net(), **LOCAL)), trained(new(make), **trainer)
+    plain, own = (
+        trained(FedAvg(problem.net(), **problem.local), problem),
+        trained(new(make, problem), problem, **trainer),
+    )
     if type(own.loop.client) is FedAvg and not trainer and not own.loop.client.own_tensors:
         return Measured("differs from FedAvg", True, 0.0, "> 1e-3", "it is FedAvg")
     gap = max(

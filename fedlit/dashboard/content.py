@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -12,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import METRICS, RECORD_COLUMNS, metric, state_label
+from fedlit.catalogue import MEASURES, METRICS, MODELS, RECORD_COLUMNS, is_record_column, metric, state_label
+from fedlit.colours import Look, looks_of
+from fedlit.dashboard.datasets import DataSet, datasets_of
 from fedlit.dashboard.packing import packed, spread
 from fedlit.errors import RunError
-from fedlit.results import Group, Run, group_runs, mixed
+from fedlit.measure import Measure
+from fedlit.results import Group, Run, group_runs
 from fedlit.run import fingerprint, read_clients
 
 if TYPE_CHECKING:
@@ -27,6 +31,8 @@ METRIC_VALUES = 1_500_000
 """At most so many values of metrics in one page: 8 MB before compression."""
 USER_ROWS = 320_000
 """At most so many rows, client × round, in one page: 15 MB before compression."""
+TOTALS = {"Σ steps": ("train/steps",), "Σ MB": ("comm/up_mb", "comm/down_mb")}
+"""What curves can be drawn against beside round and time: sums since the start, and of which metrics."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,20 @@ class Content:
 
 def content_of(runs: Sequence[Run]) -> Content:
     """The runs as a page needs them."""
-    groups = group_runs(runs)
+    datasets = datasets_of(group_runs(runs))
+    groups = [group for dataset in datasets for group in dataset.groups]
     names = metric_names(runs)
     content = Content(
         {
             "version": version("fedlit"),
             "made": datetime.now().astimezone().isoformat(timespec="minutes"),
-            "remarks": mixed(groups),
+            "remarks": remarks_of(datasets),
             "metrics": [{"name": name, **asdict(metric(name))} for name in names],
             "states": {},
-            "groups": [describe_group(group) for group in groups],
+            "measures": [words_of(measure) for measure in dict.fromkeys(run.measures[0] for run in runs)],
+            "datasets": [dataset.name for dataset in datasets],
+            "abouts": {dataset.name: dataset.about for dataset in datasets},
+            "groups": [described for dataset in datasets for described in describe_groups(dataset)],
             "runs": [],
         }
     )
@@ -61,17 +71,43 @@ def content_of(runs: Sequence[Run]) -> Content:
     return content
 
 
+def remarks_of(datasets: Sequence[DataSet]) -> list[str]:
+    """What a reader must know before comparing, and of which data set."""
+    if len(datasets) == 1:
+        return datasets[0].remarks
+    return [f"{dataset.name}: {remark}" for dataset in datasets for remark in dataset.remarks]
+
+
 def metric_names(runs: Sequence[Run]) -> list[str]:
     """Everything that any run measured: in the order of the catalogue, then what callbacks declared."""
     measured = dict.fromkeys(name for run in runs for name in run.metrics)
-    known = [name for name in METRICS if name in measured]
-    return known + [name for name in measured if name not in METRICS]
+    like = {name: like_accuracy(name) for name in measured}
+    known = [name for entry in METRICS for name in measured if like[name] == entry]
+    return known + [name for name in measured if like[name] not in METRICS]
 
 
-def describe_group(group: Group) -> dict[str, Any]:
+def like_accuracy(name: str) -> str:
+    """The metric of accuracy that stands where this one of another measure belongs; other names stay as they are."""
+    found = next((one for one in MEASURES if one != "acc" and re.search(rf"(/|_){one}(_|$)", name)), None)
+    return name if found is None else re.sub(rf"(/|_){found}(_|$)", r"\1acc\2", name).replace("_p90", "_p10")
+
+
+def words_of(measure: Measure) -> dict[str, str]:
+    """A measure as the page needs it."""
+    return {"name": measure.name, "label": measure.label, "unit": measure.unit, "best": measure.best}
+
+
+def describe_groups(dataset: DataSet) -> list[dict[str, Any]]:
+    """The groups of a data set without their runs. No chart has those of two, so each has the looks it has alone."""
+    looks = looks_of([group.algorithm for group in dataset.groups])
+    return [describe_group(group, dataset.name, look) for group, look in zip(dataset.groups, looks, strict=True)]
+
+
+def describe_group(group: Group, data: str, look: Look) -> dict[str, Any]:
     """A group without its runs; the values of options are texts, as a reader and a filter need them."""
     options = {name: str(value) for name, value in group.options.items() if value is not None}
-    return {"label": group.label, "algorithm": group.algorithm, "data": group.data, "options": options}
+    named = {"label": group.label, "algorithm": group.algorithm, "data": data, "options": options}
+    return named | {"look": asdict(look)}
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:
@@ -95,6 +131,7 @@ def add_run(content: Content, run: Run, name: str, number: int, group: Group, sh
             "title": run_title(run, name, group),
             "group": number,
             "seed": seed_text(run),
+            "partition": run.partition_hash,
             "finished": run.finished,
             "last": run.rounds[-1],
             "rows": len(run.rounds),
@@ -117,14 +154,27 @@ def seed_text(run: Run) -> str:
 
 
 def add_metrics(content: Content, run: Run, key: str, room: int) -> dict[str, Any]:
-    """Pack the metrics of a run, at most `room` values; returns how they are to be read."""
-    names = run.metrics
-    chosen = spread(len(run.rounds), room // max(1, len(names)))
+    """Pack the metrics of a run and its totals, at most `room` values; returns how they are to be read."""
+    names, totals = run.metrics, totals_of(run)
+    chosen = spread(len(run.rounds), room // max(1, len(names) + len(totals)))
     rows = [run.rows[position] for position in chosen]
     values = np.array([[row.get(name, np.nan) for name in names] for row in rows], dtype=np.float64)
     columns = [("round", np.array(run.rounds)[chosen]), *zip(names, values.T, strict=True)]
-    content.blocks[f"metrics-{key}"] = packed(columns)
-    return {"kept": len(chosen), "columns": names}
+    content.blocks[f"metrics-{key}"] = packed([*columns, *((name, sums[chosen]) for name, sums in totals.items())])
+    return {"kept": len(chosen), "columns": names, "totals": list(totals)}
+
+
+def totals_of(run: Run) -> dict[str, NDArray[np.float64]]:
+    """The sums since the start, by round; only those whose metrics every round has, or a sum would be too small."""
+    known = {
+        name: parts
+        for name, parts in TOTALS.items()
+        if all(part in row for round, row in zip(run.rounds, run.rows, strict=True) if round > 0 for part in parts)
+    }
+    return {
+        name: np.cumsum([sum(row.get(part, 0.0) for part in parts) for row in run.rows])
+        for name, parts in known.items()
+    }
 
 
 def add_users(content: Content, run: Run, key: str, room: int) -> dict[str, Any] | None:
@@ -140,15 +190,32 @@ def add_users(content: Content, run: Run, key: str, room: int) -> dict[str, Any]
     kept = evaluated[spread(len(evaluated), room // per_round)]
     wanted = np.isin(rounds, kept)
     groups, columns = user_columns(table.filter(wanted))
-    content.index["states"] |= {name: state_label(name) for name in columns if name not in RECORD_COLUMNS}
+    first = run.measures[0]
+    columns = {in_page(name, first): values for name, values in columns.items()}
+    shown = [name for name in columns if name not in (*RECORD_COLUMNS, *(f"acc_{model}" for model in MODELS))]
+    content.index["states"] |= {name: column_label(name) for name in shown}
     content.blocks[f"users-{key}"] = packed(columns.items())
     return {
+        "measure": words_of(first),
         "columns": list(columns),
         "groups": groups,
         "rounds": kept.tolist(),
         "starts": [*np.searchsorted(rounds[wanted], kept).tolist(), int(wanted.sum())],
         "evaluated": len(evaluated),
     }
+
+
+def in_page(name: str, first: Measure) -> str:
+    """The first measure's columns have one name in the page, `acc_global` and so on, whatever it is."""
+    return name.replace(first.name, "acc", 1) if name in [f"{first.name}_{model}" for model in MODELS] else name
+
+
+def column_label(name: str) -> str:
+    """What the page calls a further number of clients: a state, or another measure."""
+    measure, _, model = name.rpartition("_")
+    if not is_record_column(name):
+        return state_label(name)
+    return f"{MEASURES[measure].label} {'under z' if model == 'global' else f'of {model} model'}"
 
 
 def user_columns(table: "pyarrow.Table") -> tuple[list[str], dict[str, NDArray[np.generic]]]:

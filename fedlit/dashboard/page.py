@@ -7,14 +7,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedlit.colours import TONES
 from fedlit.dashboard.content import Content, content_of
 from fedlit.results import Run
 from fedlit.run import RunFolder
+from fedlit.templates import template, trusted
 
 HERE = Path(__file__).parent
 SCRIPTS = (
     *("dom", "format", "state", "data", "xaxis", "selection", "series", "axes", "tip", "gestures", "linechart"),
-    *("sidebar", "curves", "finals", "userrows", "userchart", "users", "main"),
+    *("standalone", "download", "choices", "sidebar", "curves", "finals", "userrows", "userchart", "users"),
+    *("pairrows", "pairchart", "pairs", "main"),
 )
 """The files of js/ in the order in which they stand in the page: each after those that it imports."""
 _IMPORT = re.compile(r'^import (\{.*\}) from "\./(\w+)\.js";$', re.MULTILINE)
@@ -27,14 +30,22 @@ def write_dashboard(runs: Sequence[Run], out: Path) -> None:
 
 
 def page_of(content: Content) -> str:
-    """The whole page. What runs may have named comes last, so that no placeholder can be smuggled in."""
-    style = (HERE / "style.css").read_text(encoding="utf-8")
-    script = joined_script()
-    page = (HERE / "page.html").read_text(encoding="utf-8")
-    for name, text in {"policy": policy(style, script), "style": style, "script": script}.items():
-        page = page.replace(f"{{{{{name}}}}}", text)
-    before, after = page.split("{{data}}")
-    return "".join([before, *data_elements(content), after])
+    """The whole page. Trusted are style and script, which are fedlit's own, and the index, which has no `<`."""
+    style, script = template(HERE / "style.css").render(tones=trusted(tone_rules())), joined_script()
+    return template(HERE / "page.html").render(
+        policy=trusted(policy(style, script)),
+        style=trusted(style),
+        script=trusted(script),
+        index=trusted(index_of(content)),
+        blocks=content.blocks,
+    )
+
+
+def tone_rules() -> str:
+    """The colours of groups, which are those of the reports."""
+    return "\n".join(
+        f".tone-{number} {{ color: light-dark({tone.light}, {tone.dark}); }}" for number, tone in enumerate(TONES)
+    )
 
 
 def joined_script() -> str:
@@ -62,8 +73,6 @@ def digest(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-def data_elements(content: Content) -> list[str]:
-    """The data as elements that no browser runs or shows; a `<` in them would end the element."""
-    index = json.dumps(content.index, allow_nan=False).replace("<", "\\u003c")
-    blocks = [f'<script type="text/plain" id="{name}">{text}</script>\n' for name, text in content.blocks.items()]
-    return [f'<script type="application/json" id="index">{index}</script>\n', *blocks]
+def index_of(content: Content) -> str:
+    """The index as JSON in an element that no browser runs or shows; a `<` in it would end the element."""
+    return json.dumps(content.index, allow_nan=False).replace("<", "\\u003c")

@@ -3,17 +3,22 @@
 from fedlit.data.base import ClientData, FederatedDataModule, Store
 from fedlit.data.corruption import Corruption, Imbalance, LabelFlip
 from fedlit.data.digits import Digits
+from fedlit.data.femnist import FEMNIST
 from fedlit.data.folders import ImageFolders
 from fedlit.data.generated import Generated
+from fedlit.data.huggingface import HuggingFaceData
 from fedlit.data.office import OfficeCaltech10
 from fedlit.data.partition.base import Parts
-from fedlit.data.pictures import CIFAR10, MNIST, FashionMNIST, Fresh
+from fedlit.data.pictures import CIFAR10, CIFAR100, EMNIST, MNIST, FashionMNIST, Fresh
 from fedlit.data.shakespeare import Shakespeare
 from fedlit.data.synthetic import Synthetic
 from fedlit.data.tensor import TensorData
 
 __all__ = [
     "CIFAR10",
+    "CIFAR100",
+    "EMNIST",
+    "FEMNIST",
     "MNIST",
     "ClientData",
     "Corruption",
@@ -21,6 +26,7 @@ __all__ = [
     "FashionMNIST",
     "FederatedDataModule",
     "Fresh",
+    "HuggingFaceData",
     "ImageFolders",
     "Imbalance",
     "LabelFlip",

@@ -33,7 +33,7 @@ MOST_TESTED = 10_000
 _MAY_LACK = ("group", "adapt")
 """What the description of a client leaves out where it is empty."""
 
-Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows,) int64
+Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows, ...)
 Vary = Callable[[RowNumbers, np.random.Generator], RowNumbers]
 
 
@@ -59,11 +59,11 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         val_fraction: share of the remaining training samples that is kept for validation; 0 for none
         adapt_fraction: share of the then remaining ones that is kept for adapting personal models; 0 for none
         split: how the test share is taken: shuffled, or tail, the last rows as they were assigned (see docs/data.md)
-        limit: for a quick try: keep at most so many samples in each part of each client, and of an official test
-        eval_clients: test on so many clients, drawn by the seed; unless given on all, and on 10,000 of more than that
-        eval_samples: test on at most so many samples of each client, drawn by the seed
+        limit: for a quick try: keep at most this many samples in each part of each client, and of an official test
+        eval_clients: test on this many clients, drawn by the seed; unless given on all, or on 10,000 if there are more
+        eval_samples: test on at most this many samples of each client, drawn by the seed
         allow_empty: accept clients without training data, which then never train
-        seed: governs the data and its split, apart from the seed of the training
+        seed: decides the data and its split; the training has another seed
     """
 
     def __init__(
@@ -98,8 +98,8 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         """The store, and for each client the numbers of its rows; clients may share rows."""
 
     def count_classes(self, store: Store) -> int:
-        """How many classes there are; to be overridden where the data need not contain the last one."""
-        return int(store["y"].max()) + 1
+        """How many classes or tokens there are, 0 where y is numbers; overridden where data may lack the last one."""
+        return 0 if store["y"].is_floating_point() else int(store["y"].max()) + 1
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
         """(x, y) of the row numbers `index` (rows,). Traced into compiled programs: no branch on a value."""
@@ -108,6 +108,10 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     def labels(self, store: Store, index: Tensor) -> Tensor:
         """y of the row numbers `index`, without their x."""
         return store["y"].index_select(0, index)
+
+    def telling_rows(self) -> Tensor:
+        """Numbers of two rows, or more, on which a net is tried before a run."""
+        return torch.zeros(2, dtype=torch.int64)
 
     def count_rows(self, store: Store) -> int:
         """Row numbers go from 0 up to, but not including, this."""
@@ -181,8 +185,14 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
 
     @cached_property
     def num_classes(self) -> int:
-        """Labels are 0 to num_classes - 1."""
+        """Labels are 0 to num_classes - 1; 0 where y is numbers."""
         return self.count_classes(self.store)
+
+    @property
+    def is_labelled(self) -> bool:
+        """Whether every row has one label, so that samples of each class can be counted."""
+        _, y = self.rows(self.store, torch.zeros(1, dtype=torch.int64))
+        return y.dim() == 1 and not y.is_floating_point()
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -257,17 +267,23 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         }
 
     def _describe_clients(self) -> list[dict[str, Any]]:
-        everyone, classes = self.everyone, self.num_classes
-        labels = self.labels(self.store, everyone.train.joined).numpy()
-        counts = np.bincount(everyone.train.owners * classes + labels, minlength=self.num_clients * classes)
+        everyone = self.everyone
         sizes = {part: getattr(everyone, part).sizes.tolist() for part in ("train", "val", "test", "adapt")}
-        columns = {"group": self.groups, **sizes, "classes": counts.reshape(-1, classes).tolist()}
+        columns = {"group": self.groups, **sizes}
+        if self.is_labelled:
+            columns["classes"] = self._class_counts().tolist()
         spare = [name for name in _MAY_LACK if not all(columns[name])]
         columns = {name: column for name, column in columns.items() if name not in spare or any(column)}
         rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         for name in columns.keys() & spare:
             rows = [{key: value for key, value in row.items() if key != name or value} for row in rows]
         return rows
+
+    def _class_counts(self) -> NDArray[np.int64]:
+        """(clients, classes) training samples."""
+        train, classes = self.everyone.train, self.num_classes
+        labels = self.labels(self.store, train.joined).numpy()
+        return np.bincount(train.owners * classes + labels, minlength=self.num_clients * classes).reshape(-1, classes)
 
 
 def check_clients(parts: Parts, *, rows: int, allow_empty: bool) -> None:

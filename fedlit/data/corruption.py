@@ -98,7 +98,7 @@ class LabelFlip(Corruption):
     Args:
         rate: probability that a client is flipped
         flip_ratio: p: share of the classes that a flipped client mislabels
-        exactly: flip so many clients, the first of the population or of each round, instead of drawing them
+        exactly: flip this many clients, the first of the population or of each round, instead of drawing them
     """
 
     rate: float = 1 / 3

@@ -21,7 +21,7 @@ _COLOURS = ("#0969da", "#bf5700", "#1a7f37", "#8250df", "#bf3989", "#57606a", "#
 
 
 def draw_partition(described: Mapping[str, Any], path: Path) -> None:
-    """Bars of the clients' sizes above a heat map client × class.
+    """Bars of the clients' sizes above a heat map client × class, where rows have classes.
 
     Args:
         described: what `FederatedDataModule.describe` returns.
@@ -38,18 +38,24 @@ def partition_figure(described: Mapping[str, Any]) -> "Figure":
     """Clients stand in the same order in both panels: the largest first; many are first grouped by their main class."""
     from matplotlib.figure import Figure
 
-    counts: Floats = np.array([client["classes"] for client in described["clients"]], dtype=float)
+    clients = described["clients"]
+    counts: Floats = np.array([client.get("classes", [client["train"]]) for client in clients], dtype=float)
+    has_classes = "classes" in clients[0]
     order = client_order(counts)
     every = max(1.0, len(order) / _MOST_COLUMNS)
     order = order[np.arange(0, len(order), every).astype(np.int64)]
     width = min(14.0, max(7.5, 2.2 + 0.22 * len(order)))
-    tall = min(6.0, max(3.2, 0.07 * described["num_classes"]))
+    tall = min(6.0, max(3.2, 0.07 * described["num_classes"])) if has_classes else 0.0
     figure = Figure(figsize=(width, 2.6 + tall), layout="constrained")
-    bars, heat = figure.subplots(2, 1, sharex=True, height_ratios=(2.0, tall))
+    panels = figure.subplots(
+        1 + has_classes, 1, sharex=True, height_ratios=(2.0, tall)[: 1 + has_classes], squeeze=False
+    )
+    bars, last = panels[0, 0], panels[-1, 0]
     figure.suptitle(title(described), fontsize=11)
-    draw_sizes(bars, counts[order].sum(1), [described["clients"][client].get("group", "") for client in order])
-    draw_shares(heat, counts[order])
-    name_clients(heat, order, every)
+    draw_sizes(bars, counts[order].sum(1), [clients[client].get("group", "") for client in order])
+    if has_classes:
+        draw_shares(last, counts[order])
+    name_clients(last, order, every)
     return figure
 
 
@@ -65,7 +71,8 @@ def title(described: Mapping[str, Any]) -> str:
     """What the data are, and how large the clients."""
     sizes = [client["train"] for client in described["clients"]]
     clients = f"{len(sizes):,} client{'s' * (len(sizes) > 1)}"
-    whole = f"{clients}, {described['num_classes']} classes, {sum(sizes):,} training samples"
+    classes = f" {described['num_classes']} classes," if "classes" in described["clients"][0] else ""
+    whole = f"{clients},{classes} {sum(sizes):,} training samples"
     varied = f"{min(sizes):,} to {max(sizes):,} per client, median {np.median(sizes):,.0f}"
     each = varied if min(sizes) < max(sizes) else f"{max(sizes):,} per client"
     return f"{described['name']}: {whole}\n{each}; data seed {described['seed']}, partition {described['hash']}"

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and CIFAR-10: bytes in memory once, cut into clients by a partition recipe.
+"""MNIST, Fashion-MNIST, EMNIST, CIFAR-10 and CIFAR-100: bytes in memory once, cut into clients by a partition recipe.
 
 Samples are normalised, and augmented where asked, batch by batch inside the engine's program. A corruption recipe may
 then change what the clients train on; with `fresh`, every round draws clients of its own from the training pictures.
@@ -20,7 +20,9 @@ from fedlit.data.base import ClientData, FederatedDataModule, Store
 from fedlit.data.corruption import Corrupted, Corruption, Pool
 from fedlit.data.files import Pictures, Published
 from fedlit.data.files.cifar import CIFAR10 as CIFAR10_FILES
-from fedlit.data.files.cifar import read_cifar10
+from fedlit.data.files.cifar import CIFAR100 as CIFAR100_FILES
+from fedlit.data.files.cifar import read_cifar10, read_cifar100
+from fedlit.data.files.emnist import KINDS, Kind, read_emnist
 from fedlit.data.files.fetch import fetch
 from fedlit.data.files.mnist import FASHION_MNIST as FASHION_MNIST_FILES
 from fedlit.data.files.mnist import MNIST as MNIST_FILES
@@ -32,11 +34,9 @@ from fedlit.data.ragged import Ragged
 from fedlit.data.rowcode import Augmentation, RowCode, viewed
 from fedlit.data.shared import shared
 from fedlit.data.split import Splits, share
-from fedlit.errors import DataError, require
+from fedlit.errors import DataError, nearest, require
 from fedlit.keys import Purpose
 from fedlit.places import data_root
-
-NUM_CLASSES = 10
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PictureData(FederatedDataModule):
     Args:
         root: folder of the data sets, laid out as by torchvision; FEDLIT_DATA or ./data when not given
         partition: recipe that hands out the pictures; FedBC's PowerLaw when not given
-        corruption: recipe for what the clients' training data suffer; none by default
+        corruption: recipe that spoils the clients' training data; none by default
         fresh: draw the clients anew every round instead of partitioning once
         global_test: what global/acc is measured on: the clients' tests, or the official test pictures, kept apart
         augment: what training pictures go through: a random crop after padding by 4, and a random mirroring
@@ -71,9 +71,10 @@ class PictureData(FederatedDataModule):
         common: options of every data set (FederatedDataModule): test_fraction, val_fraction, seed ...
     """
 
-    published: ClassVar[Published]
+    published: Published
     usual_mean: ClassVar[tuple[float, ...]]
     usual_std: ClassVar[tuple[float, ...]]
+    classes: int = 10
 
     def __init__(
         self,
@@ -125,7 +126,7 @@ class PictureData(FederatedDataModule):
     @cached_property
     def code(self) -> RowCode:
         """What row numbers mean."""
-        return RowCode(len(self.pictures.y), NUM_CLASSES)
+        return RowCode(len(self.pictures.y), self.classes)
 
     def build_store(self) -> Store:
         """Bytes, labels and how to normalise."""
@@ -143,7 +144,7 @@ class PictureData(FederatedDataModule):
         return self.code.label(index, store["y"].index_select(0, self.code.picture(index)))
 
     def count_classes(self, store: Store) -> int:
-        return NUM_CLASSES
+        return self.classes
 
     def _vary(self, rows: RowNumbers, generator: np.random.Generator) -> RowNumbers:
         return self.code.varied(rows, generator, flip=self.augment == "crop_flip")
@@ -153,7 +154,7 @@ class PictureData(FederatedDataModule):
     def build(self) -> tuple[Store, Parts]:
         pictures = self.pictures
         labels = Labels(
-            pictures.y, pictures.official_train, pictures.official_test, NUM_CLASSES, self.keeps_official_test
+            pictures.y, pictures.official_train, pictures.official_test, self.classes, self.keeps_official_test
         )
         return self.build_store(), self.partition.assign(labels, self.seed)
 
@@ -260,3 +261,35 @@ class CIFAR10(PictureData):
 
     def read(self, root: Path) -> Pictures:
         return read_cifar10(root)
+
+
+class CIFAR100(PictureData):
+    """CIFAR-100: 60,000 photographs in 100 classes, 3x32x32."""
+
+    published = CIFAR100_FILES
+    usual_mean, usual_std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    classes = 100
+
+    def read(self, root: Path) -> Pictures:
+        return read_cifar100(root)
+
+
+class EMNIST(PictureData):
+    """EMNIST: handwritten digits and letters, 1x28x28, upright.
+
+    Args:
+        kind: which of its six sets: balanced (47 classes), byclass (62), bymerge (47), letters (26), digits, mnist
+        options: of the other picture sets: root, partition, global_test, augment ..., and of every data set
+    """
+
+    usual_mean, usual_std = (0.1736,), (0.3317,)
+
+    def __init__(self, kind: Kind = "balanced", **options: Any) -> None:
+        super().__init__(**options)
+        require(kind in KINDS, f"data.kind is {kind!r}. {nearest(kind, KINDS)}Known: {', '.join(KINDS)}.")
+        self.kind = kind
+        self.classes = KINDS[kind].classes
+        self.published = KINDS[kind].published
+
+    def read(self, root: Path) -> Pictures:
+        return read_emnist(root, self.kind)

@@ -65,9 +65,9 @@ def viewed(x: Tensor, view: Tensor) -> Tensor:
     """Pictures (rows, channels, height, width) in their views: padded by black, cropped to their size, mirrored."""
     height, width = x.shape[-2:]
     down, right = (_shift(view // divisor) for divisor in (2 * _SHIFTS, 2))
-    across = torch.arange(width)
+    across = torch.arange(width, device=view.device)
     mirrored = torch.where((view % 2 == 1)[:, None], width - 1 - across, across)
-    lines, columns = torch.arange(height) + down[:, None], mirrored + right[:, None]
+    lines, columns = torch.arange(height, device=view.device) + down[:, None], mirrored + right[:, None]
     inside = _inside(lines, height)[:, :, None] & _inside(columns, width)[:, None, :]
     source = lines.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
     index = source.flatten(1)[:, None, :].expand(-1, x.shape[1], -1)

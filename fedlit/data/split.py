@@ -124,5 +124,6 @@ def partition_hash(parts: Sequence[Ragged], labels: bytes) -> str:
 
 
 def little_endian(values: Tensor | RowNumbers) -> bytes:
-    """The same bytes on every machine."""
-    return np.asarray(values).astype("<i8").tobytes()
+    """The same bytes on every machine, and of numbers in whatever precision a run holds them."""
+    array = np.asarray(values)
+    return array.astype("<f4" if array.dtype.kind == "f" else "<i8").tobytes()

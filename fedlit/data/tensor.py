@@ -1,5 +1,6 @@
 """TensorData: a user's own arrays, with one column that says which client each sample belongs to.
 
+x is pictures or numbers, or token ids; y is labels, numbers to be predicted, or the token that follows at each place.
 Everything that is wrong with the arrays is said here, when the object is made, not hours later in a round.
 """
 
@@ -14,10 +15,13 @@ from torch import Tensor
 from fedlit.data.base import FederatedDataModule, Store
 from fedlit.data.partition.base import Parts
 from fedlit.errors import DataError, require
+from fedlit.measure import NOT_COUNTED
 
 Array = Tensor | NDArray[Any]
 
-_SAMPLE_TYPES = ("uint8", "float16", "bfloat16", "float32", "float64")
+_TESTED_NUMBERS = 2**20
+"""Numbers of samples that are tested at a time."""
+_FLOAT_TYPES = ("float16", "bfloat16", "float32", "float64")
 _LABEL_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -28,10 +32,12 @@ class TensorData(FederatedDataModule):
     The arrays are not copied where that can be avoided, so do not change them afterwards.
 
     Args:
-        x: samples (rows, ...), uint8 or floating point, kept in that type
-        y: class labels (rows,), whole numbers from 0
+        x: samples (rows, ...): uint8 (pictures) or floating point, or token ids as any other whole number
+        y: class labels (rows,), whole numbers from 0; or numbers (rows,) or (rows, targets), floating point; or tokens
+            (rows, length) in the shape of x, -100 where none is to be guessed
         client: whose sample it is (rows,), whole numbers or strings
         num_classes: number of classes; the largest label + 1 when not given
+        num_tokens: number of tokens in x, and in y where that has the shape of x; the largest one + 1 when not given
         common: options of every data set (FederatedDataModule): test_fraction, val_fraction, seed ...
     """
 
@@ -42,6 +48,7 @@ class TensorData(FederatedDataModule):
         client: Array,
         *,
         num_classes: int | None = None,
+        num_tokens: int | None = None,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -49,9 +56,14 @@ class TensorData(FederatedDataModule):
             num_classes is None or num_classes >= 1,
             f"num_classes is {num_classes}. Set it to 1 or more, or leave it out to count the labels.",
         )
+        require(
+            num_tokens is None or num_tokens >= 1,
+            f"num_tokens is {num_tokens}. Set it to 1 or more, or leave it out to count the tokens.",
+        )
         check_lengths(x=as_array(x), y=as_array(y), client=as_array(client))
-        self._store = {"x": samples(as_array(x)), "y": labels(as_array(y), num_classes)}
-        self._num_classes = num_classes
+        inputs = samples(as_array(x), num_tokens)
+        self._store = {"x": inputs, "y": targets(as_array(y), inputs, num_classes, num_tokens)}
+        self._num_classes = num_classes if self._store["y"].dim() == 1 else num_tokens
         names, self._owners = np.unique(client_ids(as_array(client)), return_inverse=True)
         self.client_names: list[int | str] = names.tolist()
 
@@ -60,44 +72,121 @@ class TensorData(FederatedDataModule):
         ends = np.cumsum(np.bincount(self._owners))
         return self._store, Parts(np.split(by_client, ends[:-1]))
 
+    def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = super().rows(store, index)
+        return (x.to(torch.int64) if is_tokens(x) else x), y
+
+    def telling_rows(self) -> Tensor:
+        """Of token ids, the rows with the smallest and the largest: an embedding must have both."""
+        x = self._store["x"]
+        if not is_tokens(x):
+            return super().telling_rows()
+        flat = x.reshape(len(x), -1)
+        return torch.stack([flat.amin(1).argmin(), flat.amax(1).argmax()])
+
     def count_classes(self, store: Store) -> int:
         return super().count_classes(store) if self._num_classes is None else self._num_classes
 
 
-def samples(x: Array) -> Tensor:
-    """x as a tensor of its own type, finite throughout."""
-    if type_name(x) not in _SAMPLE_TYPES:
+def is_tokens(x: Tensor) -> bool:
+    """Whether samples are token ids: whole numbers, but not the bytes of pictures."""
+    return not x.is_floating_point() and x.dtype != torch.uint8
+
+
+def samples(x: Array, num_tokens: int | None) -> Tensor:
+    """x as a tensor of its own type, finite throughout; token ids in 0 .. num_tokens - 1."""
+    if type_name(x) not in (*_FLOAT_TYPES, *_LABEL_TYPES):
         raise DataError(
-            f"x has type {type_name(x)}, but samples are uint8 (images) or floating point. "
+            f"x has type {type_name(x)}, but samples are uint8 (images), floating point, or whole numbers (token ids). "
             "Convert it, for example with x.astype('float32') in NumPy or x.float() in torch."
         )
     tensor = to_tensor(x)
-    damaged = (~torch.isfinite(tensor)).reshape(len(tensor), -1).any(dim=1).nonzero()
-    if len(damaged):
-        raise DataError(
-            f"x has NaN or infinite values in {len(damaged)} of its {len(tensor)} rows, first in row "
-            f"{int(damaged[0])}. Remove these rows from x, y and client, or fill in the values."
-        )
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch can hardly compute with them
+        tensor = tensor.to(torch.int64)
+    if is_tokens(tensor):
+        check_range("x", tensor, num_tokens, "token id", "num_tokens")
+    check_finite("x", tensor)
     return tensor
 
 
-def labels(y: Array, num_classes: int | None) -> Tensor:
-    """y as int64, each label in 0 .. num_classes - 1."""
-    check_one_per_sample("y", y)
+def check_finite(name: str, values: Tensor) -> None:
+    """Refuse NaN and infinite values."""
+    damaged = damaged_rows(values)
+    if len(damaged):
+        raise DataError(
+            f"{name} has NaN or infinite values in {len(damaged)} of its {len(values)} rows, first in row "
+            f"{int(damaged[0])}. Remove these rows from x, y and client, or fill in the values."
+        )
+
+
+def check_range(
+    name: str, values: Tensor, limit: int | None, what: str, option: str, spared: int | None = None
+) -> None:
+    """Refuse labels or tokens outside 0 .. limit - 1; `spared` is allowed too."""
+    outside = (values < 0) | (values >= (math.inf if limit is None else limit))
+    if spared is not None:
+        outside &= values != spared
+    wrong = outside.nonzero()
+    if len(wrong):
+        row = int(wrong[0, 0])
+        top = f"{option} - 1" if limit is None else f"{limit - 1} ({option} is {limit})"
+        raise DataError(
+            f"{name} has {what} {int(values[tuple(wrong[0])])} in row {row}, but {what}s go from 0 to {top}. "
+            f"Renumber the {'classes' if what == 'label' else 'tokens'} from 0, or correct {option}."
+        )
+
+
+def damaged_rows(x: Tensor) -> Tensor:
+    """Numbers of the rows with NaN or infinite values, found in parts: all at once would double the memory."""
+    if not x.is_floating_point():
+        return torch.empty(0, dtype=torch.int64)
+    parts = torch.split(x, max(1, _TESTED_NUMBERS // max(1, x[0].numel())))
+    finite = torch.cat([torch.isfinite(part).reshape(len(part), -1).all(dim=1) for part in parts])
+    return (~finite).nonzero()
+
+
+def targets(y: Array, x: Tensor, num_classes: int | None, num_tokens: int | None) -> Tensor:
+    """y as numbers, as one token for each of x, or as one label a row."""
+    if type_name(y) in _FLOAT_TYPES:
+        return numbers(y, num_classes)
     if type_name(y) not in _LABEL_TYPES:
         raise DataError(
-            f"y has type {type_name(y)}, but class labels are whole numbers from 0. Number the classes, and "
-            "convert with y.astype('int64') in NumPy or y.long() in torch."
+            f"y has type {type_name(y)}, but class labels and tokens are whole numbers from 0, and targets of a "
+            "regression are floating point. Number the classes, and convert with y.astype('int64') in NumPy or "
+            "y.long() in torch."
         )
+    if y.ndim > 1 and is_tokens(x) and tuple(y.shape) == tuple(x.shape):
+        return next_tokens(y, num_tokens)
+    check_one_per_sample("y", y)
     tensor = to_tensor(y).to(torch.int64)
-    limit = math.inf if num_classes is None else num_classes
-    wrong = ((tensor < 0) | (tensor >= limit)).nonzero()
-    if len(wrong):
-        row = int(wrong[0])
-        top = "num_classes - 1" if num_classes is None else f"{num_classes - 1} (num_classes is {num_classes})"
+    check_range("y", tensor, num_classes, "label", "num_classes")
+    return tensor
+
+
+def numbers(y: Array, num_classes: int | None) -> Tensor:
+    """Targets of a regression, (rows,) or (rows, targets)."""
+    if num_classes is not None:
         raise DataError(
-            f"y has label {int(tensor[row])} in row {row}, but labels go from 0 to {top}. "
-            "Renumber the classes from 0, or correct num_classes."
+            f"y has type {type_name(y)}, the targets of a regression, but num_classes is {num_classes}. Convert y with "
+            "y.astype('int64') or y.long() if these are classes, or leave num_classes out."
+        )
+    if y.ndim > 2:
+        raise DataError(f"y has shape {tuple(y.shape)}, but targets have shape (rows,) or (rows, targets). Reshape it.")
+    tensor = to_tensor(y)
+    tensor = tensor.float() if tensor.itemsize < 4 else tensor
+    check_finite("y", tensor)
+    return tensor
+
+
+def next_tokens(y: Array, num_tokens: int | None) -> Tensor:
+    """The token that follows at each place, -100 where none is to be guessed; every row has one at least."""
+    tensor = to_tensor(y).to(torch.int64)
+    check_range("y", tensor, num_tokens, "token id", "num_tokens", spared=NOT_COUNTED)
+    empty = (tensor == NOT_COUNTED).reshape(len(tensor), -1).all(1).nonzero()
+    if len(empty):
+        raise DataError(
+            f"y is {NOT_COUNTED} at every place of row {int(empty[0])}, so the row has no token to predict. Remove "
+            "such rows from x, y and client."
         )
     return tensor
 

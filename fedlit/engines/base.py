@@ -3,10 +3,11 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedlit.client import Client
@@ -16,9 +17,33 @@ from fedlit.local import LocalOptimizer, initial_memory
 from fedlit.params import Params
 from fedlit.ranks import Ranks
 from fedlit.step import Phase
+from fedlit.tally import Tally
 
 Store = dict[str, Tensor]
 Rows = Callable[[Store, Tensor], tuple[Tensor, Tensor]]
+Vary = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+class Pieces(Protocol):
+    """Row numbers of clients, each of whom has a piece of one array (see fedlit.data.ragged.Ragged)."""
+
+    @property
+    def values(self) -> np.ndarray:
+        """All row numbers."""
+
+    @property
+    def starts(self) -> np.ndarray:
+        """(clients,) where each client's piece begins."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(clients,) how many it has."""
+
+    def __getitem__(self, client: int, /) -> Tensor:
+        """One client's."""
+
+    def of_clients(self, ids: Sequence[int]) -> "Pieces":
+        """Those of some clients."""
 
 
 class TrainData(Protocol):
@@ -29,11 +54,11 @@ class TrainData(Protocol):
         """The whole data set, once in memory."""
 
     @property
-    def train(self) -> Sequence[Tensor]:
+    def train(self) -> Pieces:
         """Row numbers of each client's training samples."""
 
     @property
-    def vary(self) -> Callable[[np.ndarray, np.random.Generator], np.ndarray] | None:
+    def vary(self) -> Vary | None:
         """Draws the augmentation of batches that are given as row numbers; None where there is none."""
 
     @property
@@ -56,6 +81,8 @@ class Engine:
         self.rows = rows
         self.ranks = Ranks()
         """The processes of the run; a sign goes to them after every step."""
+        self.tally = Tally()
+        """How far `train` is."""
         self._threads = _OneStreamEach()
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
@@ -71,22 +98,63 @@ class Engine:
         kept = cohort.memory if phase.optimizer is None or phase.start == "trained" else {}
         return optimizer, kept or initial_memory(optimizer, start)
 
-    def planner(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> "Callable[[int], BatchPlan]":
-        """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone, in any order.
+    def planner(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> "Planner":
+        """The mini-batches of the cohort's clients; a step takes `batches_per_step` of them, one after the other."""
+        return Planner(
+            threads=self._threads,
+            seed=self.seed,
+            stream=phase.stream,
+            rounds=cohort.keys or [cohort.round] * len(cohort.clients),
+            clients=cohort.clients,
+            train=data.train,
+            batches=cohort.steps.numpy() * client.batches_per_step,
+            per_epoch=client.batches_per_epoch(cohort.sizes.numpy()),
+            size=batch_rows(client, data),
+            vary=data.vary,
+        )
 
-        A step takes `batches_per_step` of them, one after the other.
-        """
-        per_epoch, steps = client.batches_per_epoch(cohort.sizes.numpy()).tolist(), cohort.steps.tolist()
-        size = batch_rows(client, data)
+    def mask_keys(self, cohort: Cohort, phase: Phase, k: int) -> np.ndarray:
+        """(steps,) what each step of the cohort's k-th client draws its masks from (see `dropout.KeyedDropout`)."""
+        key = {"round": cohort.key(k), "client": cohort.clients[k], "index": 1 + phase.stream}
+        return self._threads.stream.at(self.seed, Purpose.DROPOUT, **key).integers(2**63, size=int(cohort.steps[k]))
 
-        def plan(k: int) -> BatchPlan:
-            key = {"round": cohort.key(k), "client": cohort.clients[k], "index": phase.stream}
-            rng = self._threads.stream.at(self.seed, Purpose.BATCHES, **key)
-            count = steps[k] * client.batches_per_step
-            plan = plan_batches(rng, data.train[k].numpy(), count, size, per_epoch[k])
-            return plan if data.vary is None else replace(plan, index=data.vary(plan.index, rng))
 
-        return plan
+@dataclass(frozen=True)
+class Planner:
+    """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone, in any order."""
+
+    threads: _OneStreamEach
+    seed: int
+    stream: int
+    """Of the phase."""
+    rounds: list[int]
+    """(clients,) the round by which each client's draws are keyed."""
+    clients: list[int]
+    train: Pieces
+    batches: np.ndarray
+    """(clients,) how many are drawn for each."""
+    per_epoch: np.ndarray
+    """(clients,) how many are a pass over its rows."""
+    size: int
+    """Rows of a batch with its padding."""
+    vary: Vary | None
+
+    @property
+    def rows(self) -> Tensor:
+        """The row numbers of all clients, of which each has a piece."""
+        return torch.from_numpy(np.ascontiguousarray(self.train.values, dtype=np.int64))
+
+    @cached_property
+    def draws(self) -> np.ndarray:
+        """(clients, 4) where its rows begin, how many there are, batches of a pass over them, and the draws' key."""
+        keys = [round << 32 | client for round, client in zip(self.rounds, self.clients, strict=True)]
+        return np.stack([self.train.starts, self.train.sizes, self.per_epoch, np.array(keys, dtype=np.int64)], axis=1)
+
+    def __call__(self, k: int) -> "BatchPlan":
+        key = {"round": self.rounds[k], "client": self.clients[k], "index": self.stream}
+        rng = self.threads.stream.at(self.seed, Purpose.BATCHES, **key)
+        plan = plan_batches(rng, self.train[k].numpy(), int(self.batches[k]), self.size, int(self.per_epoch[k]))
+        return plan if self.vary is None else replace(plan, index=self.vary(plan.index, rng))
 
 
 @dataclass(frozen=True)

@@ -1,41 +1,47 @@
 """Which engine, how many lanes and workers, compiled or not: decided once, from counted work, and recorded."""
 
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedlit.client import Client
 from fedlit.engines.base import Engine, Rows
-from fedlit.engines.compiler import missing_compiler
-from fedlit.engines.probe import reads_padding
-from fedlit.engines.program import mixes_rows
+from fedlit.engines.compiler import missing_compiler, missing_convolution
+from fedlit.engines.cost import COUNTED_ROWS, Work, compile_step_s, step_flop
+from fedlit.engines.device import Accelerator, Device, gpu_pays, on_device
+from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.lanes import NativeEngine, missing_lanes
+from fedlit.engines.probe import convolutions, reads_padding, reads_values
+from fedlit.engines.program import Compiles, mixes_rows
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
 from fedlit.errors import ResumeError, require
+from fedlit.mistakes import ValueReadError
 from fedlit.params import clone
+from fedlit.words import counted
+
+log = logging.getLogger("fedlit")
 
 EngineName = Literal["auto", "sequential", "vectorized"]
+Convolving = Literal["torch", "direct"]
 
 COMPILE_PAYS_S = 12.0
 """Estimated seconds of the sequential engine above which compiling (about 10 s the first time) pays."""
-STEP_S, FLOP_S = 3e-4, 2e10
-"""Rough costs of a sequential step: its overhead, and the floating-point operations done in a second."""
 THREADED_FLOP = 1e8
 """Operations of a step from which threads inside one operation help; below, they only wait for each other."""
 SMALL_NET = 20_000
 """Parameters up to which several lanes beat one (docs/performance.md)."""
-COUNTED_ROWS = 1024
-"""Rows of a batch on which operations are counted, at most: more only cost memory."""
+_OMP_NUM_THREADS = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+"""Read once, as OpenMP does: Lightning sets the variable when it starts processes, which is not the user's word."""
 EAGER_LANES = 16
-"""Lanes of the eager form, which lives from stacking many clients."""
+"""Lanes of the eager form, which is fast because it stacks many clients."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +60,26 @@ class Choice:
     """Threads inside one operation of an evaluation, whose batches are larger."""
     processes: int = 1
     """Processes that divide a cohort; each has so many lanes, workers and threads."""
+    accelerator: Literal["cpu", "gpu"] = "cpu"
+    """Where clients train; with several processes each has a GPU of its own."""
+    convolution: Convolving = "torch"
+    """Whose convolutions the compiled program has."""
+    compiles: Compiles = "loop"
+    """What a compiled program is: the loop over a client's steps, or one step."""
 
     def line(self) -> str:
         """One line for the user."""
-        form = f", {self.lanes} lanes × {self.workers} workers" if self.engine == "vectorized" else ""
-        compiled = (", compiled" if self.compiled else ", eager") if self.engine == "vectorized" else ""
-        processes = f", {self.processes} processes" if self.processes > 1 else ""
-        return f"engine: {self.engine}{form}{compiled}{processes} ({self.why})"
+        parts = [self.engine]
+        if self.engine == "vectorized":
+            parts += [f"{counted(self.lanes, 'lane')} × {counted(self.workers, 'worker')}"]
+            parts += [_COMPILED[self.compiles] if self.compiled else "eager"]
+        parts += ["direct convolutions"] if self.convolution == "direct" else []
+        parts += [f"{self.processes} processes"] if self.processes > 1 else []
+        parts += ["on a GPU"] if self.accelerator == "gpu" else []
+        return f"engine: {', '.join(parts)} ({self.why})"
+
+
+_COMPILED: dict[Compiles, str] = {"loop": "compiled", "step": "compiled step by step"}
 
 
 @dataclass(frozen=True)
@@ -71,6 +90,10 @@ class Request:
     lanes: int | None = None
     workers: int | None = None
     compiled: bool | None = None
+    threads: int | None = None
+    accelerator: Accelerator = "cpu"
+    has_gpu: bool = False
+    """Whether there is a GPU for every process."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +103,28 @@ class Room:
     processes: int = 1
     here: int = 1
     """Processes on the same machine."""
+    threads: int | None = None
+    """What the user allows this process."""
 
     @property
     def cores(self) -> int:
-        """Cores for this process alone, at least one."""
-        return max(1, len(os.sched_getaffinity(0)) // self.here)
+        """Threads for this process alone: as asked, or as OMP_NUM_THREADS says, or its part of the cores."""
+        return self._allowed[0]
+
+    @property
+    def _allowed(self) -> tuple[int, str]:
+        if self.threads is not None:
+            return self.threads, "trainer.threads"
+        if _OMP_NUM_THREADS.isdigit() and int(_OMP_NUM_THREADS) > 0:
+            return int(_OMP_NUM_THREADS), "OMP_NUM_THREADS"
+        return max(1, len(os.sched_getaffinity(0)) // self.here), "the cores of this process"
+
+    def line(self, choice: Choice) -> str:
+        """One line for the user: how many threads are used, how many may be, and who says so."""
+        training = choice.workers if choice.compiled else choice.threads
+        most, source = self._allowed
+        used = f"threads: {training} in training, {choice.evaluation_threads} in evaluation"
+        return f"{used}; at most {most} ({source}, trainer.threads changes it)" if most > 1 else f"{used} ({source})"
 
 
 def choose(
@@ -95,114 +135,196 @@ def choose(
     rounds: int,
     sample: Tensor,
     *,
+    shares: Mapping[str, float] | None = None,
     evaluated_rows: int = 0,
     room: Room | None = None,
+    device: Device | None = None,
 ) -> Choice:
     """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape.
 
-    `evaluated_rows` are the rows of a pass when models are measured.
+    `shares` are the steps that a phase takes by its `work_method`, as a share of the planned ones (all unless given),
+    `evaluated_rows` the rows of a pass when models are measured, `device` is where Lightning has put the net.
     """
-    flop, room = step_flop(client, sample), room or Room()
+    flop, room, device = step_flop(client, sample), room or Room(), device or Device()
     evaluation = _threads(flop / client.batch_size * evaluated_rows, room)
-    share = -(-per_round // room.processes)
-    chosen = _engine(request, client, planned, share, rounds, sample, flop, room)
-    return replace(chosen, evaluation_threads=evaluation, processes=room.processes)
+    part = -(-per_round // room.processes)
+    device = _decided(request, device, flop, part)
+    work = Work(client, planned, part, rounds, sample, flop, device, shares or {}, _threads(flop, room))
+    chosen = _on_gpu(request, work) if device.name == "gpu" else _engine(request, work, room)
+    return replace(chosen, evaluation_threads=evaluation, processes=room.processes, accelerator=device.name)
+
+
+def _decided(request: Request, device: Device, flop: float, clients: int) -> Device:
+    """Where to train: as asked, or, with `auto`, a GPU where there is one and it pays. `auto` says why."""
+    if request.accelerator != "auto":
+        return device
+    if device.name == "cpu":
+        log.info("accelerator: cpu (there is not a GPU for every process of this run)")
+        return device
+    pays, why = gpu_pays(flop, clients)
+    log.info(f"accelerator: {'gpu' if pays else 'cpu'} ({why})")
+    return device if pays else device.at_the_host()
+
+
+def _on_gpu(request: Request, work: Work) -> Choice:
+    """Eager lanes, one for each client of the cohort; one client after the other where a net cannot be mapped."""
+    client = work.client
+    require(not request.compiled, f"trainer.compiled is true, but {work.device.not_compilable()}. Leave it out.")
+    require(
+        request.workers in (None, 1),
+        f"trainer.workers is {request.workers}, but a GPU is kept busy by lanes, not by threads. Leave it out.",
+    )
+    if request.engine == "sequential":
+        return _sequential("as asked", 1)
+    why = not_vectorizable(client, work.sample) or one_lane(client)
+    if why is not None:
+        require(
+            request.engine == "auto",
+            f"trainer.engine is vectorized, but on a GPU this net trains one client after the other: {why}. Set "
+            "trainer.engine to sequential or auto.",
+        )
+        return _sequential(why, 1)
+    lanes = request.lanes or work.per_round
+    chosen = Choice("vectorized", lanes, 1, False, _capacity(work, lanes), 1, str(work))
+    why = _step_forbids(request, work, chosen)
+    return chosen if why is None else _sequential(why, 1)
 
 
 def _threads(flop: float, room: Room) -> int:
     return room.cores if flop >= THREADED_FLOP else 1
 
 
-def _engine(
-    request: Request,
-    client: Client,
-    planned: np.ndarray,
-    per_round: int,
-    rounds: int,
-    sample: Tensor,
-    flop: float,
-    room: Room,
-) -> Choice:
+def _engine(request: Request, work: Work, room: Room) -> Choice:
+    client, sample, device = work.client, work.sample, work.device
     reason = not_vectorizable(client, sample)
-    steps = rounds * per_round * float(planned.mean())
-    seconds = steps * (STEP_S + flop / FLOP_S)
-    work = f"about {steps:,.0f} local steps of {flop:.1e} flop, {seconds:,.0f} s one by one"
-    threads = _threads(flop, room)
-    one_lane = one_eager_lane(client)
-    no_compiler = one_lane or client.not_compilable() or missing_compiler()
+    threads = work.threads
+    no_compiler = is_unrolled(client) or client.not_compilable() or device.not_compilable() or missing_compiler()
     compiled = no_compiler is None and request.compiled is not False
+    require(
+        not request.compiled or device.is_plain,
+        f"trainer.compiled is true, but {device.not_compilable()}. Leave trainer.compiled out, or set "
+        "trainer.precision to 32-true.",
+    )
     if request.engine == "sequential":
         return _sequential("as asked", threads)
     if reason is not None:
         return _sequential(reason, threads)
-    if one_lane is not None:
-        check_one_eager_lane(request, one_lane)
-        if request.engine == "auto":  # one eager lane gains nothing
-            return _sequential(one_lane, threads)
+    check_one_lane(request, client)
     if request.engine == "auto":
-        if seconds < COMPILE_PAYS_S and request.compiled is None:
+        eager_is_slow = not compiled and (one_lane(client) is not None or not _is_small(client.net))
+        if eager_is_slow:  # one lane gains nothing, and large nets lose
+            return _sequential(no_compiler or one_lane(client) or "the eager form is slower on this network", threads)
+        if request.compiled is None and not _compiling_pays(work, _workers(request, work, room)):
             return _sequential(f"{work}: compiling would not pay", threads)
-        if not compiled and not _is_small(client.net):
-            return _sequential(no_compiler or "the eager form is slower on this network", threads)
-    padded = reads_padding(client, sample)
+    eager = no_compiler or one_lane(client) or str(work)
+    chosen = _vectorized(request, work, compiled, threads, str(work) if compiled else eager, room)
+    why = _step_forbids(request, work, chosen)
+    if why is not None:
+        return _sequential(why, threads)
+    if not compiled or not _convolves(client):
+        return chosen
+    not_direct = not_direct_convolutions(client, sample)
+    if not_direct is None:
+        return replace(chosen, convolution="direct")
+    return replace(chosen, why=f"{chosen.why}; torch's convolutions: {not_direct}")
+
+
+def _step_forbids(request: Request, work: Work, chosen: Choice) -> str | None:
+    """Why the step can only be run one client after the other; an error where the vectorized engine was asked for."""
+    padded = reads_padding(work.client, work.sample)
     if padded is not None:
-        check_not_asked_for(request, client, padded)
-        return _sequential(f"{padded} reads padding rows: use batch.row_weights, or self.task_loss", threads)
-    return _vectorized(request, client, planned, per_round, compiled, threads, no_compiler or work, room)
+        check_not_asked_for(request, work.client, padded)
+        return f"{padded} reads padding rows: use batch.row_weights, or self.task_loss"
+    place = reads_values(work.client, work.sample) if chosen.compiled or chosen.lanes > 1 else None
+    if place is not None and request.engine == "vectorized":
+        raise ValueReadError(place)
+    return None if place is None else f"{place} asks for a tensor's value: use torch.where, not a branch or .item()"
 
 
 def check_same_engine(recorded: dict[str, Any], request: Request, processes: int = 1) -> None:
     """A resumed run keeps the engine it began with: another one would not give the same bits.
 
-    With another number of processes the bits are not the same anyway, and lanes and workers may be others too.
+    With another number of processes or another accelerator the bits are not the same anyway, and lanes and workers may
+    be others too.
     """
-    again = recorded["choice"].get("processes", 1) == processes
-    for name in ("engine", "lanes", "workers", "compiled") if again else ("engine", "compiled"):
+    again = recorded["choice"].get("processes", 1) == processes and stays(recorded, request)
+    for name in ("engine", "lanes", "workers", "compiled", "threads") if again else ("engine", "compiled"):
         asked, had = getattr(request, name), recorded["choice"][name]
-        if asked not in (None, "auto", had, recorded["request"][name]):
+        if asked not in (None, "auto", had, recorded["request"].get(name)):
             raise ResumeError(
                 f"trainer.{name} is {asked}, but the run to resume used {had}, and another value would not give the "
                 f"same bits. Leave trainer.{name} out, or start anew in another folder (--run DIR)."
             )
 
 
+def stays(recorded: dict[str, Any], request: Request) -> bool:
+    """Whether a resumed run trains where it did: on the accelerator that it had, unless another one is asked for."""
+    had = recorded["choice"].get("accelerator", "cpu")
+    return request.accelerator == had or (request.accelerator == "auto" and (had == "cpu" or request.has_gpu))
+
+
 def resumed_request(recorded: dict[str, Any], request: Request) -> Request:
-    """What a run is asked for that continues with another number of processes: the same engine, in the same form."""
+    """What a run is asked for that continues with other processes or elsewhere: the same engine, in the same form."""
     had = recorded["choice"]
-    return replace(request, engine=had["engine"], compiled=had["compiled"] if had["engine"] == "vectorized" else None)
+    if not stays(recorded, request):  # where it goes on, the other form may not exist
+        return replace(request, engine=had["engine"] if had["engine"] == "sequential" else "auto")
+    form = had["compiled"] if had["engine"] == "vectorized" else None
+    return replace(request, engine=had["engine"], compiled=form, accelerator=had.get("accelerator", "cpu"))
 
 
-def make_engine(choice: Choice, seed: int, rows: Rows) -> Engine:
+def make_engine(choice: Choice, seed: int, rows: Rows, device: Device | None = None) -> Engine:
     """The engine of a choice."""
-    if choice.engine == "sequential":
-        return SequentialEngine(seed, rows)
-    return VectorizedEngine(
-        seed, rows, lanes=choice.lanes, workers=choice.workers, compiled=choice.compiled, capacity=choice.capacity
-    )
+    engine: Engine = SequentialEngine(seed, rows)
+    if choice.engine == "vectorized":
+        form = {"lanes": choice.lanes, "workers": choice.workers, "capacity": choice.capacity}
+        direct = choice.convolution == "direct"
+        kind = (
+            NativeEngine if choice.compiles == "loop" and choice.compiled and not missing_lanes() else VectorizedEngine
+        )
+        engine = kind(seed, rows, compiled=choice.compiled, direct_convolution=direct, compiles=choice.compiles, **form)
+    return on_device(engine, device or Device())
 
 
 def not_vectorizable(client: Client, sample: Tensor) -> str | None:
     """Why this net can only be trained by the sequential engine, or None."""
     if draws_by_itself(client, sample):
-        return "the net draws random numbers (dropout) from a stream that lanes and threads would share"
+        return "a layer draws random numbers from a stream that lanes and threads would share, as nn.RReLU does"
     return None
 
 
-def one_eager_lane(client: Client) -> str | None:
-    """Why the vectorized engine trains this net in one lane and does not compile it, or None."""
-    if any(isinstance(module, nn.RNNBase) for module in client.net.modules()):  # vmap has no rule for LSTM either
+def is_unrolled(client: Client) -> str | None:
+    """Why the net is not compiled, or None."""
+    if any(isinstance(module, nn.RNNBase) for module in client.net.modules()):
         return "recurrent layers are unrolled by the compiler, which takes longer than most runs"
+    return None
+
+
+def one_lane(client: Client) -> str | None:
+    """Why the vectorized engine trains this net in one lane, or None."""
     if mixes_rows(client):
         held = next((f"the buffer '{name}'" for name, _ in client.net.named_buffers()), "BatchNorm")
-        return f"the net has {held}, so its batches are not padded to the fixed size that compiling needs"
-    return None
+        return f"the net has {held}, so its batches are not padded to the fixed size that lanes need"
+    return is_unrolled(client)  # vmap has no rule for LSTM
 
 
-def check_one_eager_lane(request: Request, why: str) -> None:
-    """Refuse what a net that runs in one eager lane cannot have."""
-    require(not request.compiled, f"trainer.compiled is true, but {why}. Leave trainer.compiled out.")
+def not_direct_convolutions(client: Client, sample: Tensor) -> str | None:
+    """Why the compiled program keeps torch's convolutions, or None.
+
+    All or none: where direct ones and torch's meet, pictures would be turned from one layout to the other and back.
+    """
+    unsuited = next((used.why_not for used in convolutions(client, sample) if used.why_not), None)
+    return unsuited or missing_convolution()
+
+
+def check_one_lane(request: Request, client: Client) -> None:
+    """Refuse what a net that runs in one lane, or is not compiled, cannot have."""
+    unrolled = is_unrolled(client)
     require(
-        request.lanes in (None, 1),
+        not request.compiled or unrolled is None,
+        f"trainer.compiled is true, but {unrolled}. Leave trainer.compiled out.",
+    )
+    require(
+        request.lanes in (None, 1) or one_lane(client) is None,
         f"trainer.lanes is {request.lanes}, but a net with recurrent layers, BatchNorm or other buffers trains in one "
         "lane. Leave trainer.lanes out.",
     )
@@ -219,36 +341,15 @@ def check_not_asked_for(request: Request, client: Client, method: str) -> None:
     )
 
 
-def step_flop(client: Client, sample: Tensor) -> float:
-    """Floating-point operations of one local step: about three forward passes over a batch."""
-    rows = min(client.batch_size, COUNTED_ROWS)
-    batch = sample.unsqueeze(0).expand(rows, *sample.shape)
-    training = client.net.training
-    client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
-        client.net(batch)
-    client.net.train(training)
-    return 3.0 * float(counter.get_total_flops()) * (client.batch_size / rows)
-
-
-def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:
-    """A layer's two products at every step: x is (steps, rows, features), the weights (4 hidden, …)."""
-    steps, rows, _features = x
-    return 2 * steps * rows * (prod(w_in) + prod(w_hidden))
-
-
-_LSTM_FLOP = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flop}
-"""What torch's counter does not know: nn.LSTM in float32 is one operator a layer."""
-
-
 def draws_by_itself(client: Client, sample: Tensor) -> bool:
-    """Whether a training pass of the net moves torch's generator (nn.Dropout, F.dropout, RReLU …)."""
+    """Whether a training pass of the net moves torch's generator (nn.RReLU, AlphaDropout …); keyed dropout does not."""
     batch = sample.unsqueeze(0).expand(min(client.batch_size, COUNTED_ROWS), *sample.shape)
     training = client.net.training
     client.net.train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.random.get_rng_state()
-        functional_call(client.net, clone(dict(client.net.named_buffers())), (batch,))  # copies: BatchNorm writes
+        with KeyedDropout(torch.tensor(0)):
+            functional_call(client.net, clone(dict(client.net.named_buffers())), (batch,))  # copies: BatchNorm writes
         moved = not torch.equal(before, torch.random.get_rng_state())
     client.net.train(training)
     return moved
@@ -258,28 +359,33 @@ def _sequential(why: str, threads: int) -> Choice:
     return Choice("sequential", lanes=1, workers=1, compiled=False, capacity=0, threads=threads, why=why)
 
 
-def _vectorized(
-    request: Request,
-    client: Client,
-    planned: np.ndarray,
-    per_round: int,
-    compiled: bool,
-    threads: int,
-    why: str,
-    room: Room,
-) -> Choice:
-    workers = request.workers or (min(room.cores, per_round) if compiled else 1)
-    lanes = request.lanes or _lanes(client, planned, per_round, workers, compiled)
-    longest = int(planned.max())
-    heaviest = np.sort(planned)[-per_round:].sum() / (lanes * workers) + longest
-    capacity = min(MAX_CAPACITY, 1 << (max(int(heaviest), 1) - 1).bit_length())  # few shapes: programs are cached
-    return Choice("vectorized", lanes, workers, compiled, capacity, threads, why)
+def _vectorized(request: Request, work: Work, compiled: bool, threads: int, why: str, room: Room) -> Choice:
+    workers = _workers(request, work, room) if compiled else request.workers or 1
+    lanes = request.lanes or _lanes(work.client, work.planned, work.per_round, workers, compiled)
+    chosen = Choice("vectorized", lanes, workers, compiled, _capacity(work, lanes * workers), threads, why)
+    return replace(chosen, compiles="step") if compiled and mixes_rows(work.client) else chosen
+
+
+def _workers(request: Request, work: Work, room: Room) -> int:
+    """Threads that call a compiled program."""
+    return request.workers or min(room.cores, work.per_round)
+
+
+def _compiling_pays(work: Work, workers: int) -> bool:
+    if not mixes_rows(work.client):
+        return work.seconds >= COMPILE_PAYS_S
+    return work.seconds - work.seconds_by_compiled_steps(workers) >= compile_step_s(work.client)
+
+
+def _capacity(work: Work, lanes: int) -> int:
+    """Steps of a lane that are scheduled at a time, for so many lanes in all."""
+    heaviest = np.sort(work.planned)[-work.per_round :].sum() / lanes + int(work.planned.max())
+    return min(MAX_CAPACITY, 1 << (max(int(heaviest), 1) - 1).bit_length())  # few shapes: programs are cached
 
 
 def _lanes(client: Client, planned: np.ndarray, per_round: int, workers: int, compiled: bool) -> int:
     """One for convolutions (vmap would group them) and large nets; else what the longest client leaves room for."""
-    convolves = any(isinstance(module, nn.modules.conv._ConvNd) for module in client.net.modules())
-    if convolves or one_eager_lane(client) is not None:
+    if _convolves(client) or one_lane(client) is not None:
         return 1
     if not compiled:
         return min(per_round, EAGER_LANES)
@@ -287,6 +393,10 @@ def _lanes(client: Client, planned: np.ndarray, per_round: int, workers: int, co
         return 1
     longest = np.quantile(planned, 1 - 1 / (per_round + 1))
     return int(np.clip(np.ceil(per_round * planned.mean() / longest / workers), 1, 5))
+
+
+def _convolves(client: Client) -> bool:
+    return any(isinstance(module, nn.modules.conv._ConvNd) for module in client.net.modules())
 
 
 def _is_small(net: nn.Module) -> bool:

@@ -4,6 +4,8 @@
 """
 
 import atexit
+import ctypes
+import inspect
 import logging
 import os
 import shutil
@@ -16,21 +18,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlit.engines import convolution
+from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS
+from fedlit.engines.operators import cxx, load_operators
 from fedlit.places import cache_home
 
 log = logging.getLogger("fedlit")
 
-BUILDER_VERSION = "2"
+BUILDER_VERSION = "3"
 """Part of the cache's key: raise it when the program builder changes what it builds."""
-
-DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
-"""Operators that are replaced while a program is traced (the place for a direct convolution)."""
 
 
 def missing_compiler() -> str | None:
     """Why programs cannot be compiled on this machine, or None."""
-    chosen = os.environ.get("CXX")
-    if any(shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++", "c++"])):
+    if cxx() is not None:
         return None
     return "there is no C++ compiler (install g++ for about 10 times the speed on small networks)"
 
@@ -94,7 +95,19 @@ def unread_inputs(function: Callable[..., Any], args: Sequence[Tensor]) -> set[i
     return {position for position, node in enumerate(inputs) if not node.users}
 
 
-def compile_program(program: Callable[..., tuple[Tensor, ...]], args: Sequence[Tensor]) -> Callable[..., Any]:
+def missing_convolution() -> str | None:
+    """Why programs cannot have direct convolutions on this machine, or None; builds them where they are not yet."""
+    return missing_operators(convolution.SOURCE)
+
+
+def missing_operators(source: Path) -> str | None:
+    """Why the operators of this file cannot be had on this machine, or None; builds them where they are not yet."""
+    return load_operators(source, writable(cache_home() / "operators"))
+
+
+def compile_program(
+    program: Callable[..., tuple[Tensor, ...]], args: Sequence[Tensor], *, direct_convolution: bool = False
+) -> Callable[..., Any]:
     """A compiled program for tensors shaped like `args`; its entry releases the GIL."""
     import torch._inductor as inductor
     from torch._inductor import config
@@ -103,9 +116,45 @@ def compile_program(program: Callable[..., tuple[Tensor, ...]], args: Sequence[T
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
     # The graph cache refuses loops unless they are marked; the string is part of the key.
     config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = BUILDER_VERSION
+    table = DECOMPOSITIONS if direct_convolution else {}
     with torch.no_grad():
-        graph = make_fx(program, tracing_mode="fake", decomposition_table=DECOMPOSITIONS)(*args)
+        graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
+        if direct_convolution:
+            prepare_direct_convolution(graph)
         compiled: Callable[..., Any] = inductor.compile(
             graph, list(args), options={"cpp_wrapper": True, "cpp.threads": 1, "fx_graph_cache": True}
         )
     return compiled
+
+
+def prepare_direct_convolution(graph: torch.fx.GraphModule) -> None:
+    """The operators known to torch and to its compiler, and no picture packed twice."""
+    from torch._functorch.compile_utils import fx_graph_cse
+    from torch._inductor.lowering import lowerings, make_fallback, needs_realized_inputs
+
+    reason = missing_convolution()
+    if reason is not None:
+        raise RuntimeError(f"The run uses direct convolutions, but {reason}.")
+    for operator in OPERATORS:
+        if operator not in lowerings:
+            make_fallback(operator)  # type: ignore[no-untyped-call]  # torch's
+            needs_realized_inputs.discard(operator)  # else whatever feeds it is stored first, in torch's layout
+    for module in graph.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            module.graph = fx_graph_cse(module.graph)
+
+
+def entry_address(compiled: Callable[..., Any]) -> int | None:
+    """Where a compiled program begins in memory, for callers in C++; None where torch has another form of program.
+
+    The entry takes an array of handles, which it frees, and fills one of results. It must be called with the GIL.
+    """
+    generated = getattr(inspect.unwrap(compiled), "current_callable", None)
+    module = getattr(getattr(generated, "__globals__", {}).get("inductor_entry"), "__self__", None)
+    path: str | None = getattr(module, "__file__", None)
+    entry = None if path is None else getattr(ctypes.CDLL(path), _ENTRY, None)
+    return None if entry is None else ctypes.cast(entry, ctypes.c_void_p).value
+
+
+_ENTRY = "_Z19inductor_entry_implPP16AtenTensorOpaqueS1_"
+"""inductor_entry_impl(AtenTensorHandle*, AtenTensorHandle*), as compilers name it in a library."""

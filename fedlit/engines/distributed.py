@@ -4,15 +4,11 @@ Rows are gathered and not summed, on purpose: everything after an engine runs on
 algorithm, weighting or callback needs a second form. That ends where a cohort's rows do not fit into one process.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
-from fedlit.engines.base import Engine, Store, TrainData
+from fedlit.engines.base import Engine, Pieces, Store, TrainData, Vary
 from fedlit.params import Params, under_prefix, with_prefix
 from fedlit.ranks import Ranks
 from fedlit.step import Phase, state_name
@@ -23,8 +19,8 @@ class DataPart:
     """The data of some clients of a cohort."""
 
     store: Store
-    train: Sequence[Tensor]
-    vary: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None
+    train: Pieces
+    vary: Vary | None
     largest: int | None
 
 
@@ -46,13 +42,10 @@ class DistributedEngine(Engine):
 
         def trained_part(rows: list[int]) -> Params:
             part = cohort.part(rows)
-            own = DataPart(data.store, [data.train[k] for k in rows], data.vary, data.largest)
+            own = DataPart(data.store, data.train.of_clients(rows), data.vary, data.largest)
             return filled(client, self.engine.train(client, part, own, phase))
 
-        trained = self.ranks.divided(cohort.steps.tolist(), trained_part)
-        cohort.params, cohort.buffers = under_prefix("params", trained), under_prefix("buffers", trained)
-        cohort.memory, cohort.losses = under_prefix("memory", trained), trained["losses"]
-        cohort.state |= under_prefix("state", trained)
+        fill(cohort, self.ranks.divided(cohort.steps.tolist(), trained_part))
         return cohort
 
 
@@ -66,3 +59,10 @@ def filled(client: Client, cohort: Cohort) -> Params:
         **with_prefix("state", {name: cohort.state[name] for name in carried}),
         "losses": cohort.losses,
     }
+
+
+def fill(cohort: Cohort, trained: Params) -> None:
+    """The inverse: write it into another cohort of the same clients."""
+    cohort.params, cohort.buffers = under_prefix("params", trained), under_prefix("buffers", trained)
+    cohort.memory, cohort.losses = under_prefix("memory", trained), trained["losses"]
+    cohort.state |= under_prefix("state", trained)

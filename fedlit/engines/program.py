@@ -7,10 +7,11 @@ a row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -20,8 +21,12 @@ from torch.func import functional_call, grad, vmap
 from fedlit.client import Client
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import repeat_while, unread_inputs
+from fedlit.engines.dropout import KeyedDropout
 from fedlit.params import Params, clone, under_prefix, with_prefix
 from fedlit.step import Batch, Batches, Phase, StepOutput
+
+Compiles = Literal["loop", "step"]
+"""What is compiled: all steps of a call as one loop, or one step, which is called for each of them."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,12 @@ class Layout:
 def _to_bytes(value: Tensor, dtype: torch.dtype) -> Tensor:
     """(rows, …) -> (rows, bytes), from 0 to 255: every floating-point type holds such numbers exactly."""
     plain = value.to(dtype).reshape(len(value), -1).clone(memory_format=torch.contiguous_format)
-    return plain.view(torch.uint8)
+    return plain.to(torch.uint8) if dtype == torch.bool else plain.view(torch.uint8)
 
 
 def _from_bytes(numbers: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse, without the shape."""
-    return numbers.reshape(-1).to(torch.uint8).view(dtype)
+    """The inverse, without the shape. Truth values are compared: the compiler's vectors of them cannot be views."""
+    return numbers.reshape(-1) != 0 if dtype == torch.bool else numbers.reshape(-1).to(torch.uint8).view(dtype)
 
 
 class Schedule(NamedTuple):
@@ -88,6 +93,13 @@ class Schedule(NamedTuple):
     """(capacity, lanes, batch) 1/n for real rows, 0 for padding."""
     step: Tensor | None
     """(capacity, lanes) the client's own step number; None where no step reads it."""
+    key: Tensor | None
+    """(capacity, lanes) what the step draws its masks from; None where it draws none."""
+
+    def at(self, t: int) -> "Schedule":
+        """Step t alone."""
+        own = (None if part is None else part[t : t + 1] for part in (self.step, self.key))
+        return Schedule(self.rows[t : t + 1], self.row_weights[t : t + 1], *own)
 
 
 class StepModule(nn.Module):
@@ -98,8 +110,19 @@ class StepModule(nn.Module):
         self.client = client
         self.method = method
 
-    def forward(self, batch: Batches, number: Tensor | None) -> StepOutput:
-        return self.client.run_step(self.method, batch, 0 if number is None else number)
+    def forward(self, batch: Batches, number: Tensor | None, key: Tensor | None = None) -> StepOutput:
+        with nullcontext() if key is None else KeyedDropout(key):
+            return self.client.run_step(self.method, batch, 0 if number is None else number)
+
+
+def channels_last(rows: Rows) -> Rows:
+    """Pictures laid out as oneDNN's convolutions read them: else a compiled net turns them between its layers."""
+
+    def gathered(store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = rows(store, index)
+        return (x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x), y
+
+    return gathered
 
 
 def mixes_rows(client: Client) -> bool:
@@ -133,15 +156,25 @@ class LocalProgram:
         self.context = self.context_read = context
         self.pulse: Callable[[], None] = lambda: None
         """Called after every step of the eager form."""
+        self.draws = True
+        """Whether a step may read its key; known once the program is traced."""
 
-    def update(self, carried: Params, context: Params, batch: Batches, number: Tensor | None, lr: Tensor) -> Params:
+    def update(
+        self,
+        carried: Params,
+        context: Params,
+        batch: Batches,
+        number: Tensor | None,
+        key: Tensor | None,
+        lr: Tensor,
+    ) -> Params:
         """One local step of one client: everything in, everything out."""
         params, memory = under_prefix("params", carried), under_prefix("memory", carried)
         state, buffers = under_prefix("state", carried), under_prefix("buffers", carried)
 
         def objective(at: Params, held: Params) -> tuple[Tensor, tuple[Tensor, Params, Params]]:
             replaced = with_prefix("client", with_prefix("net", at | held) | context | state)
-            output = functional_call(self.step_module, replaced, (batch, number))
+            output = functional_call(self.step_module, replaced, (batch, number, key))
             left = {name: replaced[f"client.net.{name}"] for name in held}  # functional_call writes changes back
             return output.loss, (output.task, output.carried, left)
 
@@ -157,19 +190,29 @@ class LocalProgram:
             "loss": carried["loss"] + task,
         }
 
-    def step(self, t: Tensor, carried: Params, context: Params, store: Store, schedule: Schedule, lr: Tensor) -> Params:
+    def step(
+        self,
+        t: Tensor,
+        carried: Params,
+        context: Params,
+        store: Store,
+        schedule: Schedule,
+        lr: Tensor,
+        *,
+        cuts_padding: bool = False,
+    ) -> Params:
         """Step t of every lane; idle lanes keep what they hold."""
-        index, weights, number = (None if part is None else part.index_select(0, t)[0] for part in schedule)
-        assert index is not None
-        assert weights is not None
+        index, weights = (part.index_select(0, t)[0] for part in (schedule.rows, schedule.row_weights))
+        number, key = (None if part is None else part.index_select(0, t)[0] for part in (schedule.step, schedule.key))
         if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
-            batches = self.batches(store, index[0], weights[0])
-            moved = self.update(carried, context, batches, None if number is None else number[0], lr)
+            batches = (self.cut_batches if cuts_padding else self.batches)(store, index[0], weights[0])
+            own_number, own_key = (None if part is None else part[0] for part in (number, key))
+            moved = self.update(carried, context, batches, own_number, own_key, lr)
             given = {id(value) for value in carried.values()}  # the loop's operator refuses an input as its output
             return {name: value.clone() if id(value) in given else value for name, value in moved.items()}
         batches = self.batches(store, index, weights)
-        lanes_of = (0, 0, 0, None if number is None else 0, None)
-        moved = vmap(self.update, in_dims=lanes_of)(carried, context, batches, number, lr)
+        lanes_of = (0, 0, 0, *(None if part is None else 0 for part in (number, key)), None)
+        moved = vmap(self.update, in_dims=lanes_of)(carried, context, batches, number, key, lr)
         busy = weights[:, 0] > 0
         return {
             name: torch.where(busy.view(-1, *[1] * (value.dim() - 1)), value, carried[name])
@@ -178,16 +221,18 @@ class LocalProgram:
 
     def batches(self, store: Store, index: Tensor, weights: Tensor) -> Batches:
         """The batches of a step, of row numbers and weights ([lanes,] batches_per_step * batch_size)."""
-        if self.cuts_padding:  # eager and with one lane only: a batch then has no fixed size
-            padded = zip(torch.split(index, self.batch_size), torch.split(weights, self.batch_size), strict=True)
-            cut = tuple(Batch(*self.rows(store, own[real > 0]), real[real > 0]) for own, real in padded)
-            return cut[0] if len(cut) == 1 else cut
         x, y = self.rows(store, index.reshape(-1))
         x, y = x.reshape(*index.shape, *x.shape[1:]), y.reshape(*index.shape, *y.shape[1:])
         if self.batches_per_step == 1:
             return Batch(x, y, weights)
         parts = (torch.split(tensor, self.batch_size, index.dim() - 1) for tensor in (x, y, weights))
         return tuple(Batch(*part) for part in zip(*parts, strict=True))
+
+    def cut_batches(self, store: Store, index: Tensor, weights: Tensor) -> Batches:
+        """The same without padding. Eager and with one lane only: a batch then has no fixed size."""
+        padded = zip(torch.split(index, self.batch_size), torch.split(weights, self.batch_size), strict=True)
+        cut = tuple(Batch(*self.rows(store, own[real > 0]), real[real > 0]) for own, real in padded)
+        return cut[0] if len(cut) == 1 else cut
 
     def unpack(self, flat: Tensor, layout: Layout) -> Params:
         """Flat rows as tensors of fixed strides; a single lane has no lane axis."""
@@ -208,27 +253,30 @@ class LocalProgram:
         """Run the steps one by one; the same numbers as the compiled form."""
         with torch.no_grad():
             carried, read = self.unpack(flat, self.carried), self.unpack(context, self.context)
-            for t in torch.split(torch.arange(int(t0), int(t1)), 1):
-                carried = self.step(t, carried, read, store, schedule, lr)
+            for t in torch.split(torch.arange(int(t0), int(t1), device=flat.device), 1):
+                carried = self.step(t, carried, read, store, schedule, lr, cuts_padding=self.cuts_padding)
                 self.pulse()
             return self.pack(carried)
 
-    def traceable(self, store: Store, examples: Sequence[Tensor]) -> Callable[..., tuple[Tensor]]:
-        """The same, over plain tensors and with the loop as an operator: what the compiler takes.
+    def traceable(
+        self, store: Store, examples: Sequence[Tensor], compiles: Compiles = "loop"
+    ) -> Callable[..., tuple[Tensor]]:
+        """The same, over plain tensors and with the loop as an operator, or step t0 alone: what the compiler takes.
 
         Every tensor that enters the loop costs about 0.2 microseconds a step, a small net's step 15: what no step
-        reads (the received model in FedAvg, the step's number) stays outside.
+        reads (the received model in FedAvg, the step's number and key) stays outside.
 
         Args:
             store: the data set.
-            examples: tensors of the shapes that the program will get (see `vectorized.compiled_form`).
+            examples: tensors of the shapes that the program will get (see `vectorized.CompiledForm`).
+            compiles: the loop, or one step; then a net that mixes rows must be given full batches.
         """
         names, reads = list(self.carried.shapes), list(self.context.shapes)
         fixed_names = [*(f"context.{name}" for name in reads), "lr", *(f"store.{name}" for name in store), *_SCHEDULE]
 
         def one_step(t: Tensor, carried: Sequence[Tensor], fixed: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             held, own = under_prefix("store", fixed), under_prefix("context", fixed)
-            schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"))
+            schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"), fixed.get("key"))
             moved = self.step(t, dict(zip(names, carried, strict=True)), own, held, schedule, fixed["lr"])
             return tuple(moved[name] for name in names)
 
@@ -244,23 +292,27 @@ class LocalProgram:
         skipped = frozenset(name for k, name in enumerate(reads, 1 + len(names)) if k in unread)
         self.context_read = replace(self.context, skipped=skipped)
         # Only these may be left out: a step that reads no data still gathers its batch.
-        optional = [*(f"context.{name}" for name in reads), "step"]
+        optional = [*(f"context.{name}" for name in reads), "step", "key"]
         kept = [name for k, name in enumerate(fixed_names, 1 + len(names)) if k not in unread or name not in optional]
+        self.draws = "key" in kept
 
         def program(flat: Tensor, context: Tensor, *rest: Tensor) -> tuple[Tensor]:
             *tensors, t0, t1 = rest
             fixed = fixed_of(context, tensors)
-            start = self.unpack(flat, self.carried)
-            out = repeat_while(
-                lambda t, carried, inputs: one_step(t, carried, dict(zip(kept, inputs, strict=True))),
-                t0,
-                t1,
-                [start[name] for name in names],
-                [fixed[name] for name in kept],
-            )
+            start = [*self.unpack(flat, self.carried).values()]
+            if compiles == "step":
+                out = one_step(t0, start, {name: fixed[name] for name in kept})
+            else:
+                out = repeat_while(
+                    lambda t, carried, inputs: one_step(t, carried, dict(zip(kept, inputs, strict=True))),
+                    t0,
+                    t1,
+                    start,
+                    [fixed[name] for name in kept],
+                )
             return (self.pack(dict(zip(names, out, strict=True))),)
 
         return program
 
 
-_SCHEDULE = ("rows", "row_weights", "step")
+_SCHEDULE = Schedule._fields

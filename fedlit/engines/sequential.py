@@ -1,20 +1,28 @@
 """The reference: a plain PyTorch loop over clients, batches and steps. It judges the other engines."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
+from fedlit.engines.dropout import KeyedDropout
 from fedlit.errors import located
 from fedlit.keys import Purpose, torch_seed
 from fedlit.local import LocalOptimizer
-from fedlit.params import Params, clone, load, row, stack
+from fedlit.params import Params, at_least_single, clone, load, row, stack
 from fedlit.step import Batch, Batches, Phase, StepOutput, state_name
 
 
 class SequentialEngine(Engine):
     """One client after the other, with ordinary autograd."""
+
+    _masks: bool
+    """Whether steps may draw masks."""
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """Train each client in the client's own net, which is scratch space."""
@@ -26,15 +34,19 @@ class SequentialEngine(Engine):
         memories: list[Params] = []
         losses: list[Tensor] = []
         client.net.train()
+        self._masks = True
         plan = self.planner(client, cohort, data, phase)
+        self.tally.begin(int((cohort.steps > 0).sum()), int(cohort.steps.sum()))
         for k in range(len(cohort.clients)):
             load(client.net, row(start, k) | row(held, k))
             load(client, row(context, k))
-            loss, left = self._train_client(client, cohort, data.store, plan(k), phase, k, optimizer, row(memory, k))
+            own = self.prepared(plan(k))
+            loss, left = self._train_client(client, cohort, data.store, own, phase, k, optimizer, row(memory, k))
             losses.append(loss)
             memories.append(left)
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
+            self.tally.count(clients=int(cohort.steps[k] > 0))
         cohort.params, cohort.buffers, cohort.losses = stack(trained), stack(buffers), torch.stack(losses)
         cohort.memory = stack(memories)
         return cohort
@@ -52,15 +64,15 @@ class SequentialEngine(Engine):
     ) -> tuple[Tensor, Params]:
         """All local steps of the cohort's k-th client: the mean of its task losses, and the optimiser's state."""
         tasks: list[Tensor] = []
-        with torch.random.fork_rng(devices=[]):  # for layers that draw by themselves, such as nn.Dropout
-            key = torch_seed(self.seed, Purpose.DROPOUT, round=cohort.key(k), client=cohort.clients[k])
-            torch.default_generator.manual_seed(key)  # torch.manual_seed would ask every device: 0.7 ms a client
+        keys = self.mask_keys(cohort, phase, k) if self._masks else None
+        with self.drawing(torch_seed(self.seed, Purpose.DROPOUT, round=cohort.key(k), client=cohort.clients[k])):
             who = f"in round {cohort.number}, client {cohort.clients[k]}"
             for step in range(int(cohort.steps[k])):
                 with located(f"{who}, local step {step + 1} ({phase.step_method})"):
                     params = clone(client.local_params)
                     load(client.net, optimizer.point(params, memory))
-                    output = client.run_step(phase.step_method, self._batches(client, store, plan, step), step)
+                    batches = self._batches(client, store, plan, step)
+                    output = self._output(client, phase, batches, step, None if keys is None else keys[step])
                     grads = gradients(output, client.local_params)
                     with torch.no_grad():
                         moved, memory = optimizer.step(params, grads, memory, cohort.lr)
@@ -68,7 +80,26 @@ class SequentialEngine(Engine):
                     self._carry(client, cohort, output, k)
                 tasks.append(output.task)
                 self.ranks.pulse()
-        return torch.stack(tasks).mean() if tasks else torch.full((), torch.nan), memory
+                self.tally.count(steps=1)
+        if not tasks:
+            return next(iter(cohort.received.values())).new_full((), torch.nan), memory
+        return torch.stack(tasks).mean(dtype=at_least_single(tasks[0].dtype)), memory
+
+    def _output(self, client: Client, phase: Phase, batches: Batches, step: int, key: np.int64 | None) -> StepOutput:
+        """What a step gives; its masks come from the key. Steps of a phase draw alike: none in the first, none ever."""
+        if key is None or not self._masks:  # the mode that replaces torch's dropout costs a tenth of a small net's step
+            return client.run_step(phase.step_method, batches, step)
+        with KeyedDropout(torch.tensor(key)) as masks:
+            output = client.run_step(phase.step_method, batches, step)
+        self._masks = masks.calls > 0
+        return output
+
+    @contextmanager
+    def drawing(self, key: int) -> Iterator[None]:
+        """A client's own draws, for layers that draw by themselves in another way than dropout, such as nn.RReLU."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(key)  # torch.manual_seed would ask every device: 0.7 ms a client
+            yield
 
     def _batches(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batches:
         """What a step is given."""
@@ -79,9 +110,17 @@ class SequentialEngine(Engine):
     def _batch(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batch:
         """The real rows of a step's batch."""
         rows = int(plan.counts[step])
-        x, y = self.rows(store, torch.from_numpy(plan.index[step, :rows].copy()))
+        x, y = self.rows(store, self.row_numbers(plan, step, rows))
         dtype = next(client.net.parameters()).dtype
-        return Batch(x, y, torch.full((rows,), 1.0 / rows, dtype=dtype))
+        return Batch(x, y, torch.full((rows,), 1.0 / rows, dtype=dtype, device=y.device))
+
+    def prepared(self, plan: BatchPlan) -> BatchPlan:
+        """A client's plan as its steps read it."""
+        return plan
+
+    def row_numbers(self, plan: BatchPlan, batch: int, rows: int) -> Tensor:
+        """Of the real rows of a batch."""
+        return torch.from_numpy(plan.index[batch, :rows].copy())
 
     def _carry(self, client: Client, cohort: Cohort, output: StepOutput, k: int) -> None:
         """A carried state is what the next step reads and, after the last step, the client's row."""

@@ -6,10 +6,12 @@ would not give the same bits.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from threading import Lock
 
 import numpy as np
 import torch
@@ -17,12 +19,13 @@ from torch import Tensor
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
-from fedlit.engines.base import BatchPlan, Engine, Rows, Store, TrainData, batch_rows, row_weights
-from fedlit.engines.compiler import compile_program
-from fedlit.engines.program import Layout, LocalProgram, Schedule
+from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Store, TrainData, batch_rows, row_weights
+from fedlit.engines.compiler import compile_program, entry_address
+from fedlit.engines.program import Compiles, Layout, LocalProgram, Schedule, channels_last
 from fedlit.errors import located
-from fedlit.params import Params, under_prefix, with_prefix
+from fedlit.params import Params, at_least_single, under_prefix, with_prefix
 from fedlit.step import Phase, state_name
+from fedlit.tally import Tally
 
 log = logging.getLogger("fedlit")
 
@@ -55,7 +58,9 @@ class Task:
     """What the workers share while a cohort trains; they write different rows of `out`."""
 
     context: Params
-    plan: Callable[[int], BatchPlan]
+    plan: Planner
+    keys: Callable[[int], np.ndarray]
+    """k -> (steps,) the k-th client's keys of masks."""
     store: Store
     lr: Tensor
     batch_rows: int
@@ -64,6 +69,7 @@ class Task:
     """The round and the step method, for errors."""
     out: Tensor
     """(clients, D) what each client carries: as it starts, and, once it is done, as it ends."""
+    tally: Tally
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -93,16 +99,25 @@ class Worker:
         self.carried, self.context = program.carried, program.context
         self.flat = like.new_zeros(lanes, sum(self.carried.sizes))
         self.read = like.new_zeros(lanes, sum(self.context.sizes))
-        self._read_rows = self.read.numpy()
         self.schedule = Schedule(
-            torch.zeros(capacity, lanes, per_step * size, dtype=torch.int64),
+            like.new_zeros(capacity, lanes, per_step * size, dtype=torch.int64),
             like.new_zeros(capacity, lanes, per_step * size),
-            torch.zeros(capacity, lanes, dtype=torch.int64),
+            like.new_zeros(capacity, lanes, dtype=torch.int64),
+            like.new_zeros(capacity, lanes, dtype=torch.int64),
         )
-        self._arrays = [part.numpy() for part in self.schedule if part is not None]
+        self.draws = program.draws
         self.ticks = torch.split(torch.arange(capacity + 1), 1)
         self.per_step = per_step
         self.batch_size = size
+
+    @cached_property
+    def arrays(self) -> list[np.ndarray]:
+        """The schedule as arrays, without a copy: what plans are written into."""
+        return [part.numpy() for part in self.schedule if part is not None]
+
+    @cached_property
+    def _read_rows(self) -> np.ndarray:
+        return self.read.numpy()
 
     def train(self, timeline: list[list[Job]], task: Task) -> None:
         """Run every job of these lanes."""
@@ -110,18 +125,20 @@ class Worker:
         capacity = len(self.schedule.rows)
         waiting = [list(reversed(jobs)) for jobs in timeline]
         plans = {job.row: task.plan(job.row) for jobs in timeline for job in jobs}
+        keys = {row: task.keys(row) for row in plans} if self.draws else {}
         self.flat.zero_()  # idle lanes compute too; what they hold must stay finite
         for lane in range(len(waiting)):
             self._load(waiting, lane, task)
         length = max((jobs[-1].end for jobs in timeline if jobs), default=0)
         ends = sorted({job.end for jobs in timeline for job in jobs})
         for window in range(0, length, capacity):
-            self._fill(timeline, plans, window)
+            self._fill(timeline, plans, keys, window)
             now = window
             for end in [end for end in ends if window < end < window + capacity] + [min(window + capacity, length)]:
                 if end > now:
                     with located(lambda: _trained_at_once(task, waiting)):
                         self.flat = self._advance(task, now - window, end - window)
+                    task.tally.count(steps=(end - now) * sum(1 for jobs in waiting if jobs))
                     self._swap(waiting, end, task)
                     now = end
 
@@ -132,18 +149,28 @@ class Worker:
         """Take out the clients that are done and load the next ones."""
         for lane, jobs in enumerate(waiting):
             if jobs and jobs[-1].end == now:
-                task.rows[jobs.pop().row] = self.flat.numpy()[lane]  # numpy copies a short row ten times faster
+                self._take(lane, jobs.pop().row, task)
+                task.tally.count(clients=1)
                 self._load(waiting, lane, task)
 
     def _load(self, waiting: list[list[Job]], lane: int, task: Task) -> None:
         if waiting[lane]:
-            row = waiting[lane][-1].row
-            self.flat.numpy()[lane] = task.rows[row]
-            self.context.write(self._read_rows[lane], task.context_arrays, row)
+            self._put(lane, waiting[lane][-1].row, task)
 
-    def _fill(self, timeline: list[list[Job]], plans: dict[int, BatchPlan], window: int) -> None:
+    def _take(self, lane: int, row: int, task: Task) -> None:
+        """What a lane holds becomes a client's row."""
+        task.rows[row] = self.flat.numpy()[lane]  # numpy copies a short row ten times faster
+
+    def _put(self, lane: int, row: int, task: Task) -> None:
+        """A client's row, and what its steps read, into a lane."""
+        self.flat.numpy()[lane] = task.rows[row]
+        self.context.write(self._read_rows[lane], task.context_arrays, row)
+
+    def _fill(
+        self, timeline: list[list[Job]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
+    ) -> None:
         """Write the steps [window, window + capacity) of every lane into the schedule."""
-        index, weights, step = self._arrays
+        index, weights, step, key = self.arrays
         weights.fill(0.0)  # a lane without a client is idle
         for lane, jobs in enumerate(timeline):
             for job in jobs:
@@ -155,6 +182,8 @@ class Worker:
                     index[here, lane] = plan.index[batches].reshape(steps, -1)
                     weights[here, lane] = row_weights(plan.counts[batches], self.batch_size).reshape(steps, -1)
                     step[here, lane] = np.arange(own.start, own.stop)
+                    if keys:
+                        key[here, lane] = keys[job.row][own]
 
 
 class VectorizedEngine(Engine):
@@ -167,38 +196,59 @@ class VectorizedEngine(Engine):
         workers: threads.
         compiled: whether the program is compiled; the eager form gives the same numbers.
         capacity: steps of a lane that are scheduled at a time.
+        direct_convolution: whether a compiled program has fedlit's convolutions instead of torch's.
+        compiles: the loop over steps, or one step; nets that mix the rows of a batch need the latter.
     """
 
+    worker: type[Worker] = Worker
+    """What runs lanes; another one where they are on a device."""
+
     def __init__(
-        self, seed: int, rows: Rows, *, lanes: int, workers: int, compiled: bool, capacity: int = MAX_CAPACITY
+        self,
+        seed: int,
+        rows: Rows,
+        *,
+        lanes: int,
+        workers: int,
+        compiled: bool,
+        capacity: int = MAX_CAPACITY,
+        direct_convolution: bool = False,
+        compiles: Compiles = "loop",
     ) -> None:
         super().__init__(seed, rows)
         self.lanes, self.workers, self.compiled = lanes, workers, compiled
         self.capacity = capacity
+        self.direct_convolution, self.compiles = direct_convolution, compiles
         self._crews: dict[Phase, list[Worker]] = {}
+        self._layouts: dict[Phase, Layout] = {}
         self._pool = ThreadPoolExecutor(max(1, workers - 1), "fedlit", torch.set_num_threads, (1,))
 
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """All clients of the cohort; those with 0 steps keep what they start with."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
-        layout = Layout.of(carried, stacked=True)
+        if phase not in self._layouts:
+            self._layouts[phase] = Layout.of(carried, stacked=True)
+        layout = self._layouts[phase]
         context = {k: v for k, v in client.context(cohort).items() if f"state.{k}" not in carried}
         like = next(iter(cohort.received.values()))
         steps = cohort.steps.tolist()
         task = Task(
             context=context,
             plan=self.planner(client, cohort, data, phase),
+            keys=partial(self.mask_keys, cohort, phase),
             store=data.store,
-            lr=like.new_tensor(cohort.lr),
+            lr=like.new_full((), cohort.lr),
             batch_rows=batch_rows(client, data),
             clients=cohort.clients,
             where=f"in round {cohort.number}, {phase.step_method}",
             out=layout.join(carried),
+            tally=self.tally,
         )
         crew = self._crew(client, phase, layout, task)
         timeline = assign_lanes(steps, self.lanes * self.workers)
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
+        self.tally.begin(sum(own > 0 for own in steps), sum(steps))
         self._run(crew, shares, task)
         return self._fill_cohort(cohort, layout.split(task.out))
 
@@ -214,17 +264,17 @@ class VectorizedEngine(Engine):
         with self.ranks.resting():  # a compiled window may last long, and no user's code runs in it
             self._run_in_threads(crew, shares, task)
 
-    def _run_in_threads(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
-        jobs = [
-            self._pool.submit(worker.train, share, task) for worker, share in zip(crew[1:], shares[1:], strict=True)
-        ]
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
+    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[Job]]], task: Task) -> None:
+        self._in_threads([partial(worker.train, own, task) for worker, own in zip(crew, shares, strict=True)])
+
+    def _in_threads(self, work: Sequence[Callable[[], None]]) -> None:
+        """All at once; the calling thread works too: one hand-over less."""
+        jobs = [self._pool.submit(own) for own in work[1:]]
         try:
-            crew[0].train(shares[0], task)  # the calling thread works too: one hand-over less
+            with one_thread():
+                work[0]()
         finally:
             wait(jobs)  # nobody trains on when the round has failed or was stopped
-            torch.set_num_threads(before)
         for job in jobs:
             job.result()
 
@@ -232,7 +282,8 @@ class VectorizedEngine(Engine):
         """Stacked: what each client carries from step to step, as it is before the first."""
         start, buffers = cohort.start_of(phase.start)
         _, memory = self.memory_of(client, cohort, phase, start)
-        zeros = torch.zeros_like(cohort.sizes, dtype=next(iter(start.values())).dtype)
+        like = next(iter(start.values()))
+        zeros = like.new_zeros(len(cohort.clients), dtype=at_least_single(like.dtype))
         return {
             **with_prefix("params", start),
             **with_prefix("memory", memory),
@@ -244,7 +295,8 @@ class VectorizedEngine(Engine):
     def _fill_cohort(self, cohort: Cohort, carried: Params) -> Cohort:
         cohort.params = under_prefix("params", carried)
         cohort.buffers = under_prefix("buffers", carried)
-        cohort.losses = carried["loss"] / cohort.steps  # 0/0 = NaN where a client took no step
+        steps = cohort.steps.to(carried["loss"].device, non_blocking=True)
+        cohort.losses = carried["loss"] / steps  # 0/0 = NaN where a client took no step
         cohort.memory = under_prefix("memory", carried)
         cohort.state |= {state_name(name): rows for name, rows in under_prefix("state", carried).items()}
         return cohort
@@ -253,18 +305,32 @@ class VectorizedEngine(Engine):
         """The workers of a phase; built, and their program compiled, in the first round."""
         if phase not in self._crews:
             context = Layout.of(task.context, stacked=True)
-            program = LocalProgram(client, phase, self.rows, self.lanes, carried, context, task.batch_rows)
+            turned = self.compiles == "step" and not self.direct_convolution
+            rows = channels_last(self.rows) if turned else self.rows
+            program = LocalProgram(client, phase, rows, self.lanes, carried, context, task.batch_rows)
             program.pulse = self.ranks.pulse
-            crew = [Worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
+            crew = [self.worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
                 where = f"{task.where}, while it was traced and compiled for all clients"
-                with self.ranks.resting(), located(where):
-                    run = compiled_form(program, crew[0], task)
+                with self.ranks.resting(), located(where), self.tally.preparing():
+                    form = CompiledForm(program, crew[0], task, self.direct_convolution, self.compiles)
+                run = form if self.compiles == "loop" else step_by_step(form, program)
                 for worker in crew:
-                    worker.run, worker.context = run, program.context_read
+                    worker.run, worker.context, worker.draws = run, program.context_read, program.draws
             self._crews[phase] = crew
         return self._crews[phase]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread inside an operation: workers are the threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _trained_at_once(task: Task, waiting: list[list[Job]]) -> str:
@@ -273,19 +339,58 @@ def _trained_at_once(task: Task, waiting: list[list[Job]]) -> str:
     return f"{task.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"
 
 
-def compiled_form(program: LocalProgram, worker: Worker, task: Task) -> Run:
-    """The program compiled for this worker's shapes, with the signature of its eager form."""
-    names = list(task.store)
-    tensors = [task.store[name] for name in names]
-    ticks = (worker.ticks[0], worker.ticks[1])
-    schedule = [part for part in worker.schedule if part is not None]
-    examples = [worker.flat, worker.read, task.lr, *tensors, *schedule, *ticks]
-    compiled = compile_program(program.traceable(task.store, examples), examples)
+class CompiledForm:
+    """A program compiled for a worker's shapes, with the signature of its eager form.
+
+    Args:
+        program: the program.
+        worker: one of those that will run it.
+        task: what they will train.
+        direct_convolution: whether it has fedlit's convolutions instead of torch's.
+        compiles: all steps of a call, or the first of them alone.
+    """
+
+    def __init__(
+        self, program: LocalProgram, worker: Worker, task: Task, direct_convolution: bool, compiles: Compiles
+    ) -> None:
+        self.names = list(task.store)
+        schedule = worker.schedule if compiles == "loop" else worker.schedule.at(0)
+        rest = self.rest(task.lr, task.store, schedule, worker.ticks[0], worker.ticks[1])
+        examples = [worker.flat, worker.read, *rest]
+        traceable = program.traceable(task.store, examples, compiles)
+        self._compiled = compile_program(traceable, examples, direct_convolution=direct_convolution)
+        self.entry = entry_address(self._compiled)
+        """Where it begins, for callers in C++; None where that is not known."""
+
+    def rest(self, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor) -> list[Tensor]:
+        """All that the program takes beside lanes and what they read, in its order."""
+        return [lr, *(store[name] for name in self.names), *(part for part in schedule if part is not None), t0, t1]
+
+    def __call__(
+        self, flat: Tensor, context: Tensor, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor
+    ) -> Tensor:
+        (moved,) = self._compiled(flat, context, *self.rest(lr, store, schedule, t0, t1))
+        return moved  # type: ignore[no-any-return]  # the compiler's output is untyped
+
+
+def step_by_step(step: Run, program: LocalProgram) -> Run:
+    """A compiled step, called for every one; the eager form where a batch is ragged and the net must see no padding."""
+    one_at_a_time = Lock()  # functional_call borrows the module, which the workers share
 
     def run(
         flat: Tensor, context: Tensor, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor
     ) -> Tensor:
-        (moved,) = compiled(flat, context, lr, *(store[name] for name in names), *schedule, t0, t1)
-        return moved  # type: ignore[no-any-return]  # the compiler's output is untyped
+        first, last = int(t0), int(t1)
+        ends = torch.tensor([0]), torch.tensor([1])
+        full = (schedule.row_weights[first:last] > 0).flatten(1).all(1).tolist()
+        for t, is_full in enumerate(full, first):
+            own = schedule.at(t)  # so the program is the same for every capacity
+            if is_full or not program.cuts_padding:
+                flat = step(flat, context, lr, store, own, *ends)
+                program.pulse()
+            else:
+                with one_at_a_time:
+                    flat = program.eager(flat, context, lr, store, own, *ends)
+        return flat
 
     return run

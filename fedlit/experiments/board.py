@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fedlit.experiments.jobs import Job, Outcome, Process, rounds_done
 from fedlit.run import RunFolder
+from fedlit.words import duration
 
 _ENOUGH = 0.1
 """Of a job must be done for an estimate: before, it is all start-up."""
@@ -111,11 +112,3 @@ class Board:
 
     def _say(self, line: str) -> None:
         self._progress.console.print(line, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min`, `2 h 5 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"

@@ -33,14 +33,22 @@ def parse_fit(arguments: Sequence[str]) -> Any:
 def check_fit(arguments: Sequence[str]) -> Any:
     """As `parse_fit`, and the parts are made: what their constructors refuse is refused here."""
     cli = _parsed(arguments)
+    with plain_refusals():
+        FederatedTrainer(**_made(cli, ("trainer", "model", "data")).trainer)
+    return cli.config
+
+
+def made_parts(arguments: Sequence[str]) -> Any:
+    """The algorithm of a command line (`model`), and what its trainer is given (`trainer`), as objects."""
+    with plain_refusals():
+        return _made(_parsed(arguments), ("trainer", "model"))
+
+
+def _made(cli: ParsedFit, names: Sequence[str]) -> Any:
     trainer = cli.config.trainer.clone()
     trainer.logger, trainer.callbacks, trainer.run = False, None, None  # they may write when they are made
-    parts = Namespace(  # type: ignore[no-untyped-call]  # jsonargparse's has no types
-        trainer=trainer, model=cli.config.model, data=cli.config.data
-    )
-    with plain_refusals():
-        FederatedTrainer(**cli.parser.instantiate(parts).trainer)
-    return cli.config
+    parts = {name: trainer if name == "trainer" else cli.config[name] for name in names}
+    return cli.parser.instantiate(Namespace(**parts))  # type: ignore[no-untyped-call]  # jsonargparse's has no types
 
 
 def _parsed(arguments: Sequence[str]) -> ParsedFit:

@@ -63,7 +63,8 @@ class Comparison(Experiment):
 def read_configs(names: Sequence[str], overrides: Sequence[str], *, data_seeds: bool) -> list[Config]:
     """The configs by name, each checked with the overrides as `fit` would check it."""
     require(all(names), "--configs has an empty name. Write the configs with commas between them: --configs A,B,C.")
-    reasons = {"config": "give configs with --configs A,B", "seed_everything": "--seeds gives every run its seed"}
+    reasons = {"config": "give configs with --configs A,B"}
+    reasons |= dict.fromkeys(("seed", "seed_everything"), "--seeds N gives the runs of a config the seeds 0 to N-1")
     refuse_options(overrides, reasons | ({"data.seed": "--data_seeds sets it"} if data_seeds else {}))
     configs = []
     for name in names:

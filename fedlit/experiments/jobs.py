@@ -1,19 +1,17 @@
-"""One `fedlit fit` as a child process: started, watched through the files of its run, and told why it ended."""
+"""One `fedlit fit` as a process: started, watched through the files of its run, and told why it ended."""
 
 import fcntl
 import os
 import shlex
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from fedlit.errors import RunError
+from fedlit.experiments.seat import Seat
 from fedlit.results import read_json
 from fedlit.run import RunFolder
 
@@ -78,13 +76,13 @@ class Outcome:
 
 
 class Process:
-    """The child process of a job that was started; `start` makes one."""
+    """The process of a job that was started; `start` makes one."""
 
-    def __init__(self, job: Job, log: IO[bytes], popen: "subprocess.Popen[bytes]", start_of_log: int) -> None:
+    def __init__(self, job: Job, log: IO[bytes], seat: Seat, start_of_log: int) -> None:
         self.job = job
         self.started = time.monotonic()
         self.share_at_start = job.share_done()
-        self._log, self._popen, self._start_of_log = log, popen, start_of_log
+        self._log, self._seat, self._start_of_log = log, seat, start_of_log
 
     @property
     def seconds(self) -> float:
@@ -93,16 +91,15 @@ class Process:
 
     def stop(self) -> None:
         """Let it finish its round and end."""
-        self._popen.terminate()
+        self._seat.terminate()
 
     def kill(self) -> None:
         """End it and everything it started, at once; its last checkpoint stays good."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._popen.pid, signal.SIGKILL)
+        self._seat.kill()
 
     def outcome(self, *, stopping: bool) -> Outcome | None:
         """How it ended, or None while it runs; whoever stops the runs must not take their end for a failure."""
-        code = self._popen.poll()
+        code = self._seat.poll()
         if code is None:
             return None
         self._log.close()
@@ -115,12 +112,12 @@ class Process:
 
     def wait(self) -> None:
         """Until it has ended."""
-        self._popen.wait()
+        self._seat.wait()
         self._log.close()
 
 
-def start(job: Job, cores: Sequence[int]) -> Process | None:
-    """Start the job on these cores, resuming what its folder holds; None while an earlier process still writes there.
+def start(job: Job, seat: Seat) -> Process | None:
+    """Start the job in this seat, resuming what its folder holds; None while an earlier process still writes there.
 
     The log is locked for as long as the process lives, even if the one that started it is killed.
     """
@@ -131,16 +128,8 @@ def start(job: Job, cores: Sequence[int]) -> Process | None:
         return None
     log.write(f"$ {job.command} --run {shlex.quote(str(job.folder))} --resume\n".encode())
     log.flush()
-    words = [*job.arguments, "--run", str(job.folder), "--resume"]
-    with on_cores(cores):
-        popen = subprocess.Popen(
-            [sys.executable, "-m", "fedlit.experiments.child", str(os.getpid()), "fit", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,  # a Ctrl-C of the terminal comes to us alone: a child that got two would stop at once
-        )
-    return Process(job, log, popen, log.tell())
+    seat.start(["fit", *job.arguments, "--run", str(job.folder), "--resume"], log)
+    return Process(job, log, seat, log.tell())
 
 
 def locked(file: IO[bytes]) -> bool:
@@ -152,20 +141,6 @@ def locked(file: IO[bytes]) -> bool:
     except OSError:  # a file system without locks
         return True
     return True
-
-
-@contextmanager
-def on_cores(cores: Sequence[int]) -> Iterator[None]:
-    """What this thread starts meanwhile may use these cores only: engines count the cores that they may use."""
-    if not hasattr(os, "sched_setaffinity"):  # macOS
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 def share_cores(jobs: int) -> list[list[int]]:

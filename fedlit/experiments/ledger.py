@@ -7,7 +7,7 @@ from typing import Any, Literal
 from fedlit.errors import ConfigError, RunError
 from fedlit.experiments.jobs import Job, Outcome
 from fedlit.results import read_json
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, make_folder
 
 Status = Literal["waiting", "running", "stopped", "finished", "failed"]
 
@@ -63,12 +63,7 @@ class Ledger:
 
     def make_folder(self) -> None:
         """Make the folder that the record and the runs are in."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunError(
-                f"{self.path.parent} cannot be made ({error.strerror}). Choose another folder with --out DIR."
-            ) from error
+        make_folder(self.path.parent, "--out DIR")
 
     def save(self) -> None:
         """Replace the file."""

@@ -6,14 +6,15 @@ It is the best value over the evaluated rounds, the highest or the lowest as the
 import math
 from typing import Literal
 
-from fedlit.catalogue import METRICS, SUMMARY_METRICS, is_state_curve, metric
+from fedlit.catalogue import METRICS, SUMMARY_METRICS, is_state_curve, metric, metric_of_a_measure
 from fedlit.errors import ConfigError, nearest
 from fedlit.history import EXTRA_METRICS
 from fedlit.results import Run
 
 Goal = Literal["maximize", "minimize"]
 
-_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/", "min_user/acc", "max_user/acc")
+_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/")
+_EXTREME = ("min_user/", "max_user/")
 
 
 def objective(run: Run, name: str, goal: Goal) -> float | None:
@@ -34,7 +35,10 @@ def best_of(values: list[float], goal: Goal) -> float:
 def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> None:
     """Refuse a metric that nothing will measure, before hours are spent on it."""
     known = [*METRICS, *SUMMARY_METRICS]
-    is_open = has_callbacks or is_state_curve(name)  # what callbacks measure and clients keep has names of its own
+    is_measured = metric_of_a_measure(name) is not None  # regressions have val/mse
+    is_open = (
+        has_callbacks or is_measured or is_state_curve(name)
+    )  # what callbacks measure and clients keep has names of its own
     if name not in known and not name.startswith("rounds_to/") and not is_open:
         raise ConfigError(
             f"metric.name is '{name}', which no run measures. {nearest(name, known)}docs/metrics.md lists all."
@@ -49,7 +53,8 @@ def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> Non
 def remarks(name: str, goal: Goal) -> list[str]:
     """What a user should know about the choice of a metric."""
     lines = []
-    if name.startswith(_ON_TEST) and name not in EXTRA_METRICS:
+    extreme = name.startswith(_EXTREME) and metric_of_a_measure(name) is not None
+    if (name.startswith(_ON_TEST) or extreme) and name not in EXTRA_METRICS:
         lines.append(
             f"{name} is measured on test data: the best trial looks better by it than it is. Choose by val/acc, and "
             "report the test accuracy of what was chosen."

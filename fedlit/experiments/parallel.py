@@ -14,6 +14,7 @@ from fedlit.experiments.axes import Axis, axis_of, spaced
 from fedlit.experiments.ledger import Trial
 from fedlit.experiments.sweep import Sweep
 from fedlit.run import RunFolder
+from fedlit.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -153,7 +154,7 @@ def headline(sweep: Sweep, trials: Sequence[Trial]) -> str:
     """How many, and the best of them."""
     best = trials[0]
     value = "" if best.value is None else shown(sweep.file.metric, best.value)
-    count = f"{len(trials)} trial{'s' * (len(trials) > 1)}"
+    count = counted(len(trials), "trial")
     return f"{sweep.file.path.name}: {count}; best {best.name}, {value} with {sweep.described(best.parameters)}"
 
 

@@ -9,22 +9,15 @@ import numpy as np
 
 from fedlit.errors import ConfigError, nearest
 
-_RANGE, _NORMAL, _BETA = ("min", "max"), ("mu", "sigma"), ("a", "b")
+_RANGE = ("min", "max")
 KEYS: dict[str, tuple[str, ...]] = {
     "constant": ("value",),
     "categorical": ("values",),
-    "categorical_w_probabilities": ("values", "probabilities"),
-    **dict.fromkeys(("int_uniform", "uniform", "log_uniform", "log_uniform_values"), _RANGE),
-    **dict.fromkeys(("inv_log_uniform", "inv_log_uniform_values"), _RANGE),
-    **dict.fromkeys(("q_uniform", "q_log_uniform", "q_log_uniform_values"), (*_RANGE, "q")),
-    **dict.fromkeys(("normal", "log_normal"), _NORMAL),
-    **dict.fromkeys(("q_normal", "q_log_normal"), (*_NORMAL, "q")),
-    "beta": _BETA,
-    "q_beta": (*_BETA, "q"),
+    **dict.fromkeys(("int_uniform", "uniform", "log_uniform_values"), _RANGE),
+    "q_uniform": (*_RANGE, "q"),
 }
-"""The distributions of W&B with the keys that each takes."""
-_DEFAULTS: dict[str, Any] = {"q": 1.0, "mu": 0.0, "sigma": 1.0, "a": 1.0, "b": 1.0}
-_LISTS = ("values", "probabilities")
+"""Distributions with the keys that each takes, as W&B names them; it has more, which no search needed so far."""
+_DEFAULTS: dict[str, Any] = {"q": 1.0}
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,7 @@ class Parameter:
     @property
     def is_log(self) -> bool:
         """Whether it is spread over powers."""
-        return "log_" in self.distribution
+        return self.distribution == "log_uniform_values"
 
     def grid(self) -> list[Any] | None:
         """The values that a grid takes, or None where there are too many to name."""
@@ -64,29 +57,16 @@ class Parameter:
         if self.distribution == "constant":
             return keys["value"]
         if "values" in keys:
-            return keys["values"][int(rng.choice(len(keys["values"]), p=keys.get("probabilities")))]
+            return keys["values"][int(rng.choice(len(keys["values"])))]
         if self.distribution == "int_uniform":
             return int(rng.integers(keys["min"], keys["max"] + 1))
-        value = draw_continuous(self.distribution.removeprefix("q_"), keys, rng)
+        if self.is_log:
+            return tidy(math.exp(rng.uniform(math.log(keys["min"]), math.log(keys["max"]))))
+        value = float(rng.uniform(keys["min"], keys["max"]))
         if "q" not in keys:
             return tidy(value)
         steps = round(value / keys["q"])
         return steps * keys["q"] if isinstance(keys["q"], int) else tidy(steps * keys["q"])
-
-
-def draw_continuous(distribution: str, keys: Mapping[str, Any], rng: np.random.Generator) -> float:
-    """A number before it is rounded to steps."""
-    if distribution == "beta":
-        return float(rng.beta(keys["a"], keys["b"]))
-    if distribution.endswith("normal"):
-        value = float(rng.normal(keys["mu"], keys["sigma"]))
-        return math.exp(value) if distribution == "log_normal" else value
-    low, high = keys["min"], keys["max"]
-    if distribution.endswith("_values"):  # of the logarithm; its negative, for inv_, has the same distribution
-        return math.exp(rng.uniform(math.log(low), math.log(high)))
-    value = float(rng.uniform(low, high))
-    exponent = -value if distribution == "inv_log_uniform" else value  # min and max are exponents of e
-    return value if distribution == "uniform" else math.exp(exponent)
 
 
 def tidy(value: float) -> float:
@@ -103,7 +83,7 @@ def read_parameter(name: str, given: object, where: str) -> Parameter:
         raise ConfigError(f"{place} holds parameters of its own. Write them as one name with dots, such as model.lr.")
     distribution = given.get("distribution") or guessed(given)
     if distribution not in KEYS:
-        known = f"Known: {', '.join(KEYS)}."
+        known = f"fedlit sweep knows {', '.join(KEYS)}."
         raise ConfigError(f"{place}.distribution is {distribution!r}. {nearest(str(distribution), KEYS)}{known}")
     taken = KEYS[distribution]
     for key in given:
@@ -122,7 +102,7 @@ def guessed(given: Mapping[str, Any]) -> str:
     if "value" in given:
         return "constant"
     if "values" in given:
-        return "categorical_w_probabilities" if "probabilities" in given else "categorical"
+        return "categorical"
     whole = all(isinstance(given.get(end), int) for end in _RANGE)
     return "int_uniform" if whole else "uniform"
 
@@ -131,27 +111,24 @@ def check_keys(parameter: Parameter, place: str) -> None:
     """Lists are lists, numbers are numbers, and ranges go up."""
     keys = parameter.keys
     for key, value in keys.items():
-        if key in _LISTS and (not isinstance(value, list) or not value):
+        if key == "values" and (not isinstance(value, list) or not value):
             raise ConfigError(f"{place}.{key} is {value!r}. Give a list with at least one entry.")
-        if key not in (*_LISTS, "value"):
+        if key not in ("value", "values"):
             check_number(key, value, parameter.distribution, place)
     if "min" in keys and not keys["min"] < keys["max"]:
         raise ConfigError(f"{place} goes from {keys['min']} to {keys['max']}. Give a min below its max.")
-    if parameter.distribution.endswith("log_uniform_values") and keys["min"] <= 0:
+    if parameter.is_log and keys["min"] <= 0:
         raise ConfigError(f"{place}.min is {keys['min']}, which has no logarithm. Give a number above 0.")
-    odds = keys.get("probabilities")
-    if odds is not None and (len(odds) != len(keys["values"]) or not math.isclose(sum(odds), 1.0)):
-        raise ConfigError(f"{place}.probabilities are {odds}. Give one for each value, with 1 as their sum.")
 
 
 def check_number(key: str, value: object, distribution: str, place: str) -> None:
     """A number, a whole one for int_uniform, and above 0 where it is a width."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         dot = f" YAML reads a number like {value} as text: write a dot into it, 1.0e-7." if is_number(value) else ""
-        raise ConfigError(f"{place}.{key} is {value!r}, which is no number.{dot}")
+        raise ConfigError(f"{place}.{key} is {value!r}, which is not a number.{dot}")
     if distribution == "int_uniform" and not isinstance(value, int):
         raise ConfigError(f"{place}.{key} is {value}, but int_uniform takes whole numbers.")
-    if key in ("q", "sigma", "a", "b") and value <= 0:
+    if key == "q" and value <= 0:
         raise ConfigError(f"{place}.{key} is {value}. Give a number above 0.")
 
 

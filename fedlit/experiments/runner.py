@@ -10,6 +10,7 @@ from types import FrameType
 
 from fedlit.experiments.board import Board
 from fedlit.experiments.jobs import Job, Outcome, Process, share_cores, start
+from fedlit.experiments.seat import Seat
 from fedlit.lock import FolderLock
 
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -23,7 +24,7 @@ class Runner:
     """
 
     def __init__(self, slots: int, board: Board, judge: Callable[[Outcome], Outcome]) -> None:
-        self.cores = share_cores(slots)
+        self.seats = [Seat(cores) for cores in share_cores(slots)]
         self.board, self.judge = board, judge
         self.running: dict[int, Process] = {}
         self.asked_to_stop = 0
@@ -47,7 +48,7 @@ class Runner:
 
     def _fill(self, jobs: Iterator[Job | None]) -> bool:
         """Start jobs in the free slots; whether there is one more to be started."""
-        for slot, cores in enumerate(self.cores):
+        for slot, seat in enumerate(self.seats):
             if self.asked_to_stop:
                 return False
             if slot in self.running:
@@ -59,7 +60,7 @@ class Runner:
                     return False
             if self._next is None:
                 return True
-            process = start(self._next, cores)
+            process = start(self._next, seat)
             if process is None:
                 self.board.waits_for(self._next)
                 return True
@@ -87,6 +88,8 @@ class Runner:
             process.stop()
         for process in self.running.values():
             process.wait()
+        for seat in self.seats:
+            seat.close()
 
 
 @contextmanager

@@ -16,11 +16,6 @@ from fedlit.experiments.sweepfile import SweepFile
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-_FOR_BAYES = (
-    *("constant", "categorical", "int_uniform", "uniform", "q_uniform"),
-    *("log_uniform", "log_uniform_values", "inv_log_uniform", "inv_log_uniform_values"),
-)
-
 
 class Search(Protocol):
     """A method: `total` trials, of which each is proposed when there is room for it."""
@@ -38,7 +33,7 @@ def make_search(file: SweepFile, runs: int | None, seed: int) -> Search:
     total = runs or file.run_cap
     if total is None:
         raise ConfigError(
-            f"{file.path.name}: the method {file.method} has no end of its own. Say how many trials: --runs 20."
+            f"{file.path.name}: the method {file.method} does not end by itself. Give the number of trials: --runs 20."
         )
     return Random(file.parameters, total, seed) if file.method == "random" else Bayes(file, total, seed)
 
@@ -91,12 +86,6 @@ class Bayes:
         self.total, self.seed, self.goal = total, seed, file.goal
         self.constants = {p.name: p.keys["value"] for p in file.parameters if p.is_constant}
         self.parameters = [parameter for parameter in file.parameters if not parameter.is_constant]
-        for parameter in self.parameters:
-            if parameter.distribution not in _FOR_BAYES:
-                raise ConfigError(
-                    f"{file.path.name}: parameters.{parameter.name} is {parameter.distribution}, which the method "
-                    f"bayes does not know here. It knows {', '.join(_FOR_BAYES)}."
-                )
         try:
             import optuna  # noqa: F401  # asked for before any run
         except ImportError as error:
@@ -146,10 +135,6 @@ def space_of(parameter: Parameter) -> "BaseDistribution":
 def bounds(parameter: Parameter) -> tuple[float, float]:
     """Smallest and largest value of a range; the last multiple of q where it has steps."""
     low, high = float(parameter.keys["min"]), float(parameter.keys["max"])
-    if parameter.distribution == "log_uniform":
-        return math.exp(low), math.exp(high)
-    if parameter.distribution == "inv_log_uniform":
-        return math.exp(-high), math.exp(-low)
     step = parameter.keys.get("q")
     return (low, high) if step is None else (low, low + step * math.floor((high - low) / step + 1e-9))
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import fedlit
 from fedlit.commandline.parse_errors import read_yaml
 from fedlit.errors import ConfigError, nearest
 from fedlit.experiments.commandline import refuse_options
 from fedlit.experiments.objective import Goal
 from fedlit.experiments.parameters import Parameter, read_parameter
+from fedlit.shipped import shipped_sweeps
 
 METHODS = ("grid", "random", "bayes")
 _KEYS = (
@@ -53,21 +53,15 @@ class SweepFile:
         return (*filled, *overrides)
 
 
-def shipped_sweeps() -> dict[str, Path]:
-    """Name -> path of every sweep file: fedlit/sweeps of an installed wheel, sweeps/ of a checkout."""
-    package = Path(fedlit.__file__).parent
-    folders = (package / "sweeps", package.parent / "sweeps")
-    return {path.name: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
-
-
 def find_sweep(name: str) -> Path:
     """The path of a sweep file: in the working folder, else among those that fedlit ships."""
-    if Path(name).is_file():
-        return Path(name)
     shipped = shipped_sweeps()
-    for known in (name, f"{name}.yaml"):
-        if known in shipped:
-            return shipped[known]
+    names = (name, f"{name}.yaml")
+    found = [Path(own) for own in names if Path(own).is_file()] + [
+        shipped[known] for known in names if known in shipped
+    ]
+    if found:
+        return found[0]
     raise ConfigError(
         f"There is no sweep file '{name}', neither in {Path.cwd()} nor among fedlit's own. {nearest(name, shipped)}"
         f"fedlit ships: {', '.join(shipped)}."
@@ -82,7 +76,7 @@ def read_sweep(path: Path) -> SweepFile:
         raise ConfigError(f"{path} holds no keys. Give a sweep file in W&B's format: method, metric, parameters.")
     for key in held:
         if key not in _KEYS:
-            raise ConfigError(f"{where}: '{key}' is no key of a sweep. {nearest(str(key), _KEYS)}")
+            raise ConfigError(f"{where}: '{key}' is not a key of a sweep. {nearest(str(key), _KEYS)}")
     method = held.get("method")
     if method not in METHODS:
         raise ConfigError(f"{where}: method is {method!r}. Give one of {', '.join(METHODS)}.")
@@ -104,7 +98,7 @@ def read_metric(given: object, where: str) -> tuple[str, Goal]:
         raise ConfigError(f"{where} names no metric, so its trials cannot be ranked. Add {example}.")
     for key in given:
         if key not in ("name", "goal", "target", "impute"):
-            raise ConfigError(f"{where}: metric.{key} is no key of a metric. Write {example}.")
+            raise ConfigError(f"{where}: metric.{key} is not a key of a metric. Write {example}.")
     goal = given.get("goal", "minimize")  # W&B's default
     if goal not in ("maximize", "minimize"):
         raise ConfigError(f"{where}: metric.goal is {goal!r}. Give maximize or minimize.")
@@ -127,7 +121,7 @@ def read_command(given: object, program: object, where: str) -> tuple[str, ...]:
     starts = [k for k in range(len(words) - 1) if Path(words[k]).name == "fedlit" and words[k + 1] == "fit"]
     if not starts:
         raise ConfigError(
-            f"{where}: the command calls no 'fedlit fit', and nothing else is run here. Write {_EXAMPLE}."
+            f"{where}: the command does not call 'fedlit fit', and fedlit sweep runs nothing else. Write {_EXAMPLE}."
         )
     words = words[starts[0] + 2 :]
     if not any(word in _ARGS for word in words):

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import fedlit
 from fedlit.commandline.configs import find_config
 from fedlit.commandline.parse_errors import read_yaml
 from fedlit.errors import ConfigError, nearest
 from fedlit.report.against import agree
 from fedlit.report.papers import PaperRow, in_our_unit, read_table
+from fedlit.shipped import shipped_tables
 
 _TABLE = ("title", "paper", "rounds", "seeds", "cell", "set", "tune", "columns", "rows", "notes")
 _READ = ("metric", "last", "best", "domain")
 _TUNE = ("seed", "metric", "last", "rounds", "keep")
 _COLUMN = ("words", "set", "rounds", "seconds", "paper", "cell", "runs_of", "values_of")
-_ROW = ("config", "set", "in", "tune", "follow", "only", "slower", "paper", "cell", "runs_of", "counts")
+_ROW = ("config", "set", "in", "tune", "follow", "only", "rounds", "slower", "paper", "cell", "runs_of", "counts")
 START_S = 6.0
 """Seconds until a run has begun: most of it is importing torch."""
 
@@ -96,6 +96,8 @@ class Row:
     """Option -> the option whose value it takes."""
     only: Sequence[str]
     """The columns that it has; all if empty."""
+    rounds: int | None
+    """Where they are not the column's."""
     slower: float
     """Times the column's seconds."""
     paper: Mapping[str, str] | None
@@ -195,7 +197,7 @@ class TableFile:
 
     def rounds_of(self, cell: Cell) -> int:
         """Of a run of a cell."""
-        return cell.column.rounds or self.rounds
+        return cell.row.rounds or cell.column.rounds or self.rounds
 
     def seconds(self, cell: Cell, rounds: int) -> float:
         """About how long a run takes."""
@@ -214,13 +216,6 @@ def slug(name: str) -> str:
 def as_text(value: Any) -> str:
     """A value as the command line reads it."""
     return json.dumps(value) if isinstance(value, bool | list | dict) or value is None else str(value)
-
-
-def shipped_tables() -> dict[str, Path]:
-    """Name -> path of every table: fedlit/reproduce of an installed wheel, reproduce/ of a checkout."""
-    package = Path(fedlit.__file__).parent
-    folders = (package / "reproduce", package.parent / "reproduce")
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_table(name: str) -> Path:
@@ -296,6 +291,7 @@ def read_row(name: str, held: Mapping[str, Any], where: str) -> Row:
         grid=grid,
         follow={key: str(value) for key, value in options(held, "follow", place).items()},
         only=[str(column) for column in held.get("only") or []],
+        rounds=whole(held, "rounds", place) if "rounds" in held else None,
         slower=number(held, "slower", place, 1.0),
         paper={key: str(value) for key, value in options(held, "paper", place).items()} if "paper" in held else None,
         reading=read_reading(held.get("cell") or {}, f"{place}.cell"),

@@ -8,7 +8,6 @@ from itertools import combinations
 from typing import Any
 
 from fedlit.errors import RunError
-from fedlit.experiments.board import duration
 from fedlit.experiments.reproduction import Reproduction, value_of
 from fedlit.experiments.sweep import readable, short_names
 from fedlit.experiments.tablefile import Cell, Reading
@@ -16,6 +15,7 @@ from fedlit.report.formats import ABSENT, Style, style_of
 from fedlit.report.markdown import escape, row
 from fedlit.report.tables import deviation, mean
 from fedlit.results import read_run
+from fedlit.words import counted, duration
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def scale_lines(made: Reproduction) -> list[str]:
     """Where this is less than the file asks for."""
     table = made.table
     smaller = [f"{made.rounds} rounds instead of {table.rounds}"] if made.rounds != table.rounds else []
-    smaller += [f"{made.seeds} runs a cell instead of {table.seeds}"] if made.seeds != table.seeds else []
+    smaller += [f"{counted(made.seeds, 'run')} a cell instead of {table.seeds}"] if made.seeds != table.seeds else []
     left = len(table.cells) - len(made.cells)
     smaller += [f"{left} of {len(table.cells)} cells left out"] if left else []
     return [f"Scaled: {', '.join(smaller)}."] if smaller else []
@@ -188,7 +188,7 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
     """What, how, the table, what agrees, notes, commands."""
     table = made.table
     yield from (f"# {escape(table.title)}", "")
-    yield from (f"`{table_command(made)}` makes this page.", "")
+    yield from ("This command makes this page:", "", "```", table_command(made), "```", "")
     readings = dict.fromkeys(one.reading.words for one in results)
     yield from (f"{escape(how(made))} A cell: {escape('; '.join(readings))}.", "")
     yield from (row(list(HEADINGS)), row(["---"] * 3 + ["---:"] * 4 + ["---"]))
@@ -213,17 +213,24 @@ def table_command(made: Reproduction) -> str:
     table = made.table
     words = ["fedlit", "reproduce", table.name]
     if len(made.cells) < len(table.cells):
-        words += ["--cells", ",".join(cell.name for cell in made.cells)]
+        words += ["--cells", ",".join(chosen(made))]
     words += ["--seeds", str(made.seeds)] if made.seeds != table.seeds else []
     words += ["--rounds", str(made.rounds)] if made.rounds != table.rounds else []
     return shlex.join(words)
+
+
+def chosen(made: Reproduction) -> dict[str, None]:
+    """The cells as `--cells` takes them, in order; a whole row by its name."""
+    made_cells = {cell.name for cell in made.cells}
+    in_part = {cell.row.name for cell in made.table.cells if cell.name not in made_cells}
+    return dict.fromkeys(cell.name if cell.row.name in in_part else cell.row.name for cell in made.cells)
 
 
 def how(made: Reproduction) -> str:
     """Runs, rounds and the search, in sentences."""
     table, tuning = made.table, made.table.tuning
     rounds = " or ".join(dict.fromkeys(str(made.rounds_of(cell)) for cell in made.sources))
-    said = f"{made.seeds} runs of {rounds} rounds for each cell, mean ± standard deviation (n − 1)."
+    said = f"{counted(made.seeds, 'run')} of {rounds} rounds for each cell, mean ± standard deviation (n − 1)."
     stages = next((made.stages(cell) for cell in made.searches if made.stages(cell)), [])
     if tuning is None or not stages:
         return said

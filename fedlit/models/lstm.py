@@ -13,7 +13,7 @@ class CharLSTM(Recorded, nn.Module):
 
     Args:
         num_classes: characters of the alphabet, both those that are read and the one that is predicted.
-        embedding: numbers that stand for a character.
+        embedding: length of the vector of a character.
         hidden: width of each LSTM layer.
     """
 

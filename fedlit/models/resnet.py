@@ -1,9 +1,14 @@
 """Residual networks: ResNet-20 for CIFAR (He et al. 2016, section 4.2) and torchvision's ResNet-18.
 
 Readings: the zero channels of an option A shortcut stand after the kept ones, as in FedBCD's code (any other place
-only renumbers channels); option B projections are followed by BatchNorm; weights start as PyTorch draws them.
+only renumbers channels); option B projections are followed by a norm; weights start as PyTorch draws them.
+
+GroupNorm (Wu, He 2018) has no statistics over a batch: no buffers that clients would have to share, and so the fast
+engine runs such a net for many clients at once.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -14,6 +19,9 @@ from fedlit.errors import require
 from fedlit.recorded import Recorded
 
 Shortcut = Literal["A", "B"]
+Norm = Literal["batch", "group"]
+Layer = Callable[[int], nn.Module]
+"""Makes a norm for so many channels."""
 
 _WIDTHS = (16, *(16, 16, 16), *(32, 32, 32), *(64, 64, 64))
 """Channels after the first convolution and after each block."""
@@ -28,20 +36,30 @@ class ResNet20(Recorded, nn.Module):
         channels: colour channels of a picture.
         num_classes: classes.
         shortcut: what passes a block that halves the picture: A, every second pixel and zeros for the new channels
-            (no parameters); B, a 1x1 convolution and BatchNorm.
+            (no parameters); B, a 1x1 convolution and a norm.
         conv_bias: whether convolutions have biases, as in FedBCD's code.
+        norm: BatchNorm, or GroupNorm, which depends on no other row of a batch.
+        groups: of GroupNorm, in each layer.
     """
 
     def __init__(
-        self, channels: int = 3, num_classes: int = 10, *, shortcut: Shortcut = "A", conv_bias: bool = False
+        self,
+        channels: int = 3,
+        num_classes: int = 10,
+        *,
+        shortcut: Shortcut = "A",
+        conv_bias: bool = False,
+        norm: Norm = "batch",
+        groups: int = 2,
     ) -> None:
         super().__init__()
         require(channels >= 1, f"ResNet20.channels is {channels}; give 1 or more.")
         require(num_classes >= 1, f"ResNet20.num_classes is {num_classes}; give 1 or more.")
         require(shortcut in ("A", "B"), f"ResNet20.shortcut is {shortcut!r}; give 'A' or 'B'.")
         self.conv = nn.Conv2d(channels, _WIDTHS[0], 3, padding=1, bias=conv_bias)
-        self.norm = nn.BatchNorm2d(_WIDTHS[0])
-        self.blocks = nn.Sequential(*(Block(*widths, shortcut, conv_bias) for widths in pairwise(_WIDTHS)))
+        layer = norm_layer("ResNet20", norm, groups, _WIDTHS[0])
+        self.norm = layer(_WIDTHS[0])
+        self.blocks = nn.Sequential(*(Block(*widths, shortcut, conv_bias, layer) for widths in pairwise(_WIDTHS)))
         self.fc = nn.Linear(_WIDTHS[-1], num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -54,13 +72,13 @@ class ResNet20(Recorded, nn.Module):
 class Block(nn.Module):
     """relu(F(x) + shortcut(x)) with two 3x3 convolutions in F; halves the picture where it doubles the channels."""
 
-    def __init__(self, width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool) -> None:
+    def __init__(self, width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool, norm: Layer) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(width_in, width_out, 3, stride=width_out // width_in, padding=1, bias=conv_bias)
-        self.norm1 = nn.BatchNorm2d(width_out)
+        self.norm1 = norm(width_out)
         self.conv2 = nn.Conv2d(width_out, width_out, 3, padding=1, bias=conv_bias)
-        self.norm2 = nn.BatchNorm2d(width_out)
-        self.shortcut = _shortcut(width_in, width_out, shortcut, conv_bias)
+        self.norm2 = norm(width_out)
+        self.shortcut = _shortcut(width_in, width_out, shortcut, conv_bias, norm)
 
     def forward(self, x: Tensor) -> Tensor:
         """(rows, width_out, height, width), the picture halved where the channels doubled."""
@@ -89,16 +107,20 @@ class ResNet18(Recorded, nn.Module):
 
     Args:
         num_classes: classes.
+        norm: BatchNorm, or GroupNorm, which depends on no other row of a batch.
+        groups: of GroupNorm, in each layer.
     """
 
-    def __init__(self, num_classes: int = 10) -> None:
+    def __init__(self, num_classes: int = 10, *, norm: Norm = "batch", groups: int = 2) -> None:
         super().__init__()
         require(num_classes >= 1, f"ResNet18.num_classes is {num_classes}; give 1 or more.")
-        self.resnet = _torchvisions(num_classes)
+        self.resnet = _torchvisions(num_classes, norm_layer("ResNet18", norm, groups, 64))
 
     def reset_parameters(self) -> None:
         """torchvision's own initialisation, drawn anew."""
-        self.resnet.load_state_dict(_torchvisions(self.resnet.fc.out_features).state_dict())
+        first, classes = self.resnet.bn1, self.resnet.fc.out_features
+        norm = partial(nn.GroupNorm, first.num_groups) if isinstance(first, nn.GroupNorm) else nn.BatchNorm2d
+        self.resnet.load_state_dict(_torchvisions(classes, norm).state_dict())
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits (rows, classes) of pictures (rows, 3, height, width)."""
@@ -106,16 +128,26 @@ class ResNet18(Recorded, nn.Module):
         return logits
 
 
-def _torchvisions(num_classes: int) -> Any:
+def norm_layer(net: str, norm: Norm, groups: int, width: int) -> Layer:
+    """What makes the norms of a net whose narrowest layer has so many channels."""
+    require(norm in ("batch", "group"), f"{net}.norm is {norm!r}; give 'batch' or 'group'.")
+    require(
+        groups >= 1 and width % groups == 0,
+        f"{net}.groups is {groups}; give a number that divides {width}, the channels of its narrowest layer.",
+    )
+    return nn.BatchNorm2d if norm == "batch" else partial(nn.GroupNorm, groups)
+
+
+def _torchvisions(num_classes: int, norm: Layer) -> Any:
     from torchvision.models import resnet18  # type: ignore[import-untyped]  # here: start-up time; it has no hints
 
-    return resnet18(num_classes=num_classes)
+    return resnet18(num_classes=num_classes, norm_layer=norm)
 
 
-def _shortcut(width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool) -> nn.Module:
+def _shortcut(width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool, norm: Layer) -> nn.Module:
     """The identity within a stage, else the option that was chosen."""
     if width_in == width_out:
         return nn.Identity()
     if shortcut == "A":
         return SubsampleAndPad(width_out - width_in)
-    return nn.Sequential(nn.Conv2d(width_in, width_out, 1, stride=2, bias=conv_bias), nn.BatchNorm2d(width_out))
+    return nn.Sequential(nn.Conv2d(width_in, width_out, 1, stride=2, bias=conv_bias), norm(width_out))

@@ -3,8 +3,6 @@
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import prod
 from typing import TypeVar
 
 import torch
@@ -15,6 +13,7 @@ from fedlit.errors import RankError
 from fedlit.params import Params
 from fedlit.processes.hub import KNOWN_S, Hub, Link
 from fedlit.ranks import Ranks, divide
+from fedlit.rowlayout import RowLayout
 
 T = TypeVar("T")
 _latest: "RankGroup | None" = None
@@ -143,56 +142,6 @@ class RankGroup(Ranks):
     def first_is_lost(self) -> bool:
         """Whether the rank that talks to the user cannot."""
         return self.link.ended is not None and self.link.ended[0] == 0 and isinstance(self.link.ended[1], RankError)
-
-
-@dataclass(frozen=True)
-class RowLayout:
-    """Named rows as bytes, so that every type stays exact: what they are, and where they lie in a row."""
-
-    dtypes: dict[str, torch.dtype]
-    shapes: dict[str, tuple[int, ...]]
-
-    @classmethod
-    def of(cls, rows: Params) -> "RowLayout":
-        """Of stacked rows. The names are sorted: what comes from a set has another order in every process."""
-        names = sorted(rows)
-        return cls({name: rows[name].dtype for name in names}, {name: tuple(rows[name].shape[1:]) for name in names})
-
-    @classmethod
-    def agreed(cls, layouts: Sequence["RowLayout"]) -> "RowLayout":
-        """That of the ranks that have rows; a wider type of any of them counts, as in a stack."""
-        known = [layout for layout in layouts if layout.shapes]
-        dtypes = dict(known[0].dtypes) if known else {}
-        for layout in known[1:]:
-            dtypes = {name: torch.promote_types(dtype, layout.dtypes[name]) for name, dtype in dtypes.items()}
-        return cls(dtypes, known[0].shapes if known else {})
-
-    @property
-    def widths(self) -> list[int]:
-        """Bytes of each."""
-        return [prod(shape) * self.dtypes[name].itemsize for name, shape in self.shapes.items()]
-
-    @property
-    def width(self) -> int:
-        """Bytes of a row."""
-        return sum(self.widths)
-
-    def write(self, rows: Params, out: Tensor) -> None:
-        """Stacked rows into (rows, width) bytes."""
-        for (name, dtype), place in zip(self.dtypes.items(), torch.split(out, self.widths, 1), strict=True):
-            if place.numel():
-                plain = rows[name].detach().to(dtype).contiguous().reshape(len(out), -1)
-                place.copy_(plain.view(torch.uint8))
-
-    def read(self, flat: Tensor) -> Params:
-        """The inverse; copies, so that every tensor is whole."""
-        pieces = zip(self.shapes.items(), torch.split(flat, self.widths, 1), strict=True)
-        return {name: self._tensor(name, piece).reshape(len(flat), *shape) for (name, shape), piece in pieces}
-
-    def _tensor(self, name: str, piece: Tensor) -> Tensor:
-        if not piece.numel():
-            return torch.empty(0, dtype=self.dtypes[name])
-        return piece.clone(memory_format=torch.contiguous_format).view(self.dtypes[name])
 
 
 def rows_in_order(shares: list[list[int]], counts: list[int]) -> Tensor:

@@ -50,7 +50,7 @@ class Hub(threading.Thread):
         super().__init__(name="fedlit-hub", daemon=True)
         self.listener, self.members, self.timeout = listener, members, timeout
         self._links: dict[Connection, int] = {}
-        self._heard: dict[int, float] = {}
+        self._silent: dict[int, float] = {}
         self._words: dict[int, bytes] = {}
         self._ended = False
 
@@ -60,16 +60,16 @@ class Hub(threading.Thread):
             with suppress(AuthenticationError):  # a stranger
                 link = self.listener.accept()
                 self._links[link] = link.recv()
-        self._heard = dict.fromkeys(self._links.values(), time.monotonic())
+        self._silent = dict.fromkeys(self._links.values(), 0.0)
         period = period_of(self.timeout)
-        told = time.monotonic()
+        clock, told = Clock(period), time.monotonic()
         while self._links:
             for link in self._speaking(period):
                 self._hear(link)
             if time.monotonic() - told >= period:
                 told = time.monotonic()
                 self._tell("beat", None)
-            self._give_up_silent_ones()
+            self._give_up_silent_ones(clock.passed())
         self.listener.close()
 
     def _speaking(self, period: float) -> list[Connection]:
@@ -83,9 +83,9 @@ class Hub(threading.Thread):
             kind, content = link.recv()
         except (OSError, EOFError):
             del self._links[link]
-            self._end(RankError(gone(self.members[rank])), rank)
+            self._end(pickle.dumps(RankError(gone(self.members[rank]))), rank)
             return
-        self._heard[rank] = time.monotonic()
+        self._silent[rank] = 0.0
         if kind == "word":
             self._words[rank] = content
             if len(self._words) == len(self.members):
@@ -97,15 +97,15 @@ class Hub(threading.Thread):
             del self._links[link]
             link.close()
 
-    def _give_up_silent_ones(self) -> None:
-        now = time.monotonic()
+    def _give_up_silent_ones(self, passed: float) -> None:
         for rank in self._links.values():
-            if now - self._heard[rank] > self.timeout and not self._ended:
-                self._end(RankError(silent(self.members[rank], self.timeout)), rank)
+            self._silent[rank] += passed
+            if self._silent[rank] > self.timeout and not self._ended:
+                self._end(pickle.dumps(RankError(silent(self.members[rank], self.timeout))), rank)
                 return
 
-    def _end(self, error: BaseException, rank: int) -> None:
-        """Tell everybody; the first reason counts."""
+    def _end(self, error: bytes, rank: int) -> None:
+        """Tell everybody; the first reason counts. It is only passed on: its class may not be known here."""
         if not self._ended:
             self._ended = True
             self._tell("ended", (rank, error))
@@ -180,7 +180,7 @@ class Link(threading.Thread):
         """Say goodbye, and why; the others get the error too."""
         self._left = True
         if error is not None and self.ended is None:
-            self._send("ended", portable(error, f"{self.members[self.rank]} raised it."))
+            self._send("ended", pickle.dumps(portable(error, f"{self.members[self.rank]} raised it.")))
         self._send("bye", None)
         self.join(KNOWN_S)
 
@@ -189,13 +189,13 @@ class Link(threading.Thread):
     def run(self) -> None:
         """Hear what the hub tells, give signs of life, and end the process where its main thread does not."""
         period, seen = period_of(self.timeout), -1
-        heard = told = time.monotonic()
-        ended_at: float | None = None
+        clock, told = Clock(period), time.monotonic()
+        unheard = since_end = 0.0
         while not self._left:
             try:
                 if self._connection.poll(period):
                     self._hear(*self._connection.recv())
-                    heard = time.monotonic()
+                    unheard = 0.0
             except (OSError, EOFError):
                 if self._left:
                     return
@@ -205,12 +205,13 @@ class Link(threading.Thread):
             if now - told >= period and (self.progress != seen or not self._demanding):
                 told, seen = now, self.progress
                 self._send("beat", None)
-            if now - heard > self.timeout:
+            passed = clock.passed()
+            unheard += passed
+            since_end += passed if self.ended is not None else 0.0
+            if unheard > self.timeout and self.rank != 0:  # the hub of the first rank is its own
                 self._end(0, RankError(silent(self.members[0], self.timeout)))
-            if self.ended is not None:
-                ended_at = ended_at or now
-                if now - ended_at > self.timeout:
-                    self.exit(f"{self.members[self.rank]} did not come back from a step after the run had ended.")
+            if since_end > self.timeout:
+                self.exit(f"{self.members[self.rank]} did not come back from a step after the run had ended.")
 
     def _hear(self, kind: str, content: Any) -> None:
         if kind == "words":
@@ -218,7 +219,8 @@ class Link(threading.Thread):
                 self._words = content
                 self._changed.notify_all()
         elif kind == "ended":
-            self._end(*content)
+            rank, error = content
+            self._end(rank, unpacked(error, self.members[rank]))
 
     def _end(self, rank: int, error: BaseException) -> None:
         if rank == self.rank and not self._left:
@@ -238,6 +240,24 @@ class Link(threading.Thread):
         os._exit(RankError.exit_code)
 
 
+class Clock:
+    """Time in which this process could have heard something: while it was stopped or starved itself, nobody was silent.
+
+    Args:
+        period: how often it is read, in seconds; what is beyond twice that was not this process's.
+    """
+
+    def __init__(self, period: float) -> None:
+        self.most = 2 * period
+        self._read = time.monotonic()
+
+    def passed(self) -> float:
+        """Seconds since it was read last."""
+        now = time.monotonic()
+        passed, self._read = min(now - self._read, self.most), now
+        return passed
+
+
 def period_of(timeout: float) -> float:
     """Seconds between signs of life."""
     return min(1.0, timeout / 5)
@@ -254,6 +274,15 @@ def silent(member: Member, timeout: float) -> str:
         f"{member} has given no sign for {timeout:g} s: a step hangs there, or takes longer than that "
         f"(trainer.rank_timeout). {RESUME}"
     )
+
+
+def unpacked(error: bytes, member: Member) -> BaseException:
+    """The error of another rank."""
+    try:
+        found: BaseException = pickle.loads(error)
+    except Exception as unknown:  # its class is not known here
+        return RankError(f"{member} failed with an error that cannot be shown here ({unknown}). Look at its output.")
+    return found
 
 
 def portable(error: BaseException, where: str = "Another process raised it.") -> BaseException:

@@ -17,7 +17,6 @@ from functools import partial
 from multiprocessing.connection import Listener
 from typing import Any, ClassVar
 
-import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
@@ -38,33 +37,15 @@ TORCHRUN = "TORCHELASTIC_RUN_ID"
 """A variable that torchrun sets for the processes it starts."""
 
 
-def find_strategy(
-    accelerator: str, devices: int, num_nodes: int, strategy: object, rank_timeout: float
-) -> "FederatedStrategy | str":
+def find_strategy(devices: int, num_nodes: int, strategy: object, rank_timeout: float) -> "FederatedStrategy | str":
     """What Lightning's trainer is given as its strategy: its own for one process, fedlit's for several."""
     require(rank_timeout > 0, f"trainer.rank_timeout is {rank_timeout}; give seconds above 0.")
-    check_accelerator(accelerator, devices)
-    require(devices >= 1, f"trainer.devices is {devices}; give 1 or more: so many processes on each machine.")
-    require(num_nodes >= 1, f"trainer.num_nodes is {num_nodes}; give 1 or more: so many machines.")
+    require(devices >= 1, f"trainer.devices is {devices}; give the number of processes on each machine, 1 or more.")
+    require(num_nodes >= 1, f"trainer.num_nodes is {num_nodes}; give the number of machines, 1 or more.")
     check_strategy(strategy)
     check_started(devices, num_nodes)
     forks = strategy in FORKING or (strategy == "auto" and hasattr(sys, "ps1"))  # ps1: a notebook has no command
     return "auto" if devices * num_nodes == 1 else FederatedStrategy(rank_timeout, forks=forks)
-
-
-def check_accelerator(accelerator: str, devices: int) -> None:
-    """Clients train on processors so far."""
-    if accelerator in ("auto", "cpu"):
-        return
-    asked = f"trainer.accelerator is {accelerator} and trainer.devices is {devices}"
-    if accelerator in ("gpu", "cuda"):
-        there = torch.cuda.device_count()
-        has = f"has {there} GPU{'s' * (there != 1)}" if there else "has no GPU"
-        raise ConfigError(
-            f"{asked}, but this machine {has}, and clients train on the processor so far. Leave "
-            "trainer.accelerator out."
-        )
-    raise ConfigError(f"{asked}, but clients train on the processor. Leave trainer.accelerator out.")
 
 
 def check_strategy(strategy: object) -> None:
@@ -194,7 +175,7 @@ class RankLauncher(_SubprocessScriptLauncher):
             if child.poll() is not None:
                 raise RankError(
                     f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
-                    "the run began. What it said stands above."
+                    "the run began. Its output is above."
                 )
 
     def end_children(self) -> None:

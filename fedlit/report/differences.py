@@ -109,4 +109,4 @@ def check_reference(groups: Sequence[Group], asked: str | None) -> None:
     """A reference that was named must be there."""
     labels = [group.label for group in groups]
     if asked is not None and asked not in labels:
-        raise ConfigError(f"--reference '{asked}' is no group. {nearest(asked, labels)}Groups: {', '.join(labels)}.")
+        raise ConfigError(f"--reference '{asked}' is not a group. {nearest(asked, labels)}Groups: {', '.join(labels)}.")

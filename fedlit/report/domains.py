@@ -1,7 +1,7 @@
 """Accuracy by the clients' own groups: domains, plays, kinds of corruption (the per-domain table of Exp-α, table 3).
 
 Of each run: the plain mean over the clients of a domain at the last evaluated round, by z on their own test data; by
-their personal models where z is no whole model (`keep_local`). The last column is the plain mean over the domains.
+their personal models where z is not a whole model (`keep_local`). The last column is the plain mean over the domains.
 """
 
 from collections.abc import Sequence
@@ -63,11 +63,12 @@ def read_domains(groups: Sequence[Group], last: int = 1) -> Domains:
 
 
 def domain_scores(run: Run, last: int = 1) -> tuple[dict[str, float], bool]:
-    """(domain -> accuracy at the end of the run, whether it is that of personal models)."""
+    """(domain -> the first measure, such as accuracy, at the end of the run, whether it is that of personal models)."""
     from pyarrow import compute  # type: ignore[import-untyped]  # pyarrow ships no types
 
     named = run.clients.filter(compute.field("group") != "")
-    for column in ("acc_global", "acc_personal"):
+    own, personal = (f"{run.measures[0].name}_{model}" for model in ("global", "personal"))
+    for column in (own, personal):
         known = named.filter(compute.is_finite(compute.field(column)))
         newest = sorted(compute.unique(known["round"]).to_pylist())[-last:]
         rows = known.filter(compute.field("round").isin(newest)).select(["group", column]).to_pylist()
@@ -76,4 +77,4 @@ def domain_scores(run: Run, last: int = 1) -> tuple[dict[str, float], bool]:
     gathered: dict[str, list[float]] = {}
     for row in rows:
         gathered.setdefault(row["group"], []).append(row[column])
-    return {name: fmean(values) for name, values in gathered.items()}, column == "acc_personal"
+    return {name: fmean(values) for name, values in gathered.items()}, column == personal

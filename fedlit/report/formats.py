@@ -57,5 +57,5 @@ def style_of(name: str, means: Iterable[float | None]) -> Style:
 def heading(name: str) -> str:
     """A metric's label with its unit: `global accuracy [%]`."""
     known = metric(name)
-    unit = {"share": "%", "share²": "", "nats": "nats", "MB": "MB", "s": "s"}.get(known.unit, "")
+    unit = {"share": "%", "share²": "", "MB": "MB", "s": "s"}.get(known.unit, "")
     return f"{known.label} [{unit}]" if unit else known.label

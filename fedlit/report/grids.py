@@ -69,11 +69,11 @@ def results_grid(name: str, groups: Sequence[Group], metrics: Sequence[str], las
 
 
 def result_column(cells: Sequence[Cell], best: str | None, style: Style | None = None) -> list[Entry]:
-    """One metric of all groups; those that read as the best are bold, unless a group stands alone."""
+    """One metric of all groups; those that read as the best are bold, unless all read the same or one stands alone."""
     style = style or style_of(cells[0].column, [cell.mean for cell in cells])
     known = [cell.mean for cell in cells if cell.mean is not None and cell.mean == cell.mean]
-    top = (max if best == "max" else min)(known) if best and len(known) > 1 else None
-    shown = style.number(top) if top is not None else None
+    differ = len({style.number(mean) for mean in known}) > 1
+    shown = style.number((max if best == "max" else min)(known)) if best and differ else None
     return [
         Entry(style.cell(cell), cell.mean is not None and style.number(cell.mean) == shown, cell if cell.n else None)
         for cell in cells
@@ -167,7 +167,7 @@ def domains_grid(name: str, groups: Sequence[Group], domains: Domains, last: int
     personal = [group.label for group in groups if any(run.path in domains.personal for run in group.runs)]
     notes = missing_notes([cell for column in columns for cell in column])
     if personal:
-        notes.append(f"{', '.join(personal)}: z is no whole model, so these are the users' personal models.")
+        notes.append(f"{', '.join(personal)}: z is not a whole model, so these are the users' personal models.")
     caption = (
         "Accuracy [%] of z on the clients' own test data, plain mean over the clients of each domain (their `group`); "
         f"the last column is the plain mean over the domains. {results_caption(groups, last)}"

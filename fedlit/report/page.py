@@ -18,7 +18,7 @@ from fedlit.report.domains import read_domains
 from fedlit.report.grids import Entry, Grid, Heading, differences_grid, domains_grid, results_grid
 from fedlit.report.papers import PaperTable, read_table
 from fedlit.report.tables import choose_metrics
-from fedlit.results import Group, Run, group_runs, mixed
+from fedlit.results import Group, Run, group_runs, mixed, named_data
 
 if TYPE_CHECKING:
     from fedlit.report.figures import Figure
@@ -94,8 +94,8 @@ def build_report(
     table = read_table(against) if against is not None else None
     wanted = Wanted(choose_metrics(runs, metrics), last, reference, table)
     by_data: dict[str, list[Run]] = {}
-    for run in runs:
-        by_data.setdefault(run.data, []).append(run)
+    for name, run in zip(named_data(runs), runs, strict=True):
+        by_data.setdefault(name, []).append(run)
     grouped = {data: group_runs(own) for data, own in by_data.items()}
     check_reference([group for groups in grouped.values() for group in groups], reference)
     remarks = [f"The runs are of different data: {', '.join(grouped)}. Each has its own tables."] * (len(grouped) > 1)
@@ -103,7 +103,8 @@ def build_report(
     sections = []
     for data, groups in grouped.items():
         distinct, twice = without_repetitions(groups, paths)
-        section = build_section(data, distinct, wanted)
+        columns = metrics or choose_metrics(by_data[data], ())
+        section = build_section(data, distinct, replace(wanted, metrics=columns))
         if len(grouped) > 1:
             section = replace(section, figure_folder=section.figure_folder / section.name)
         said = [*mixed(distinct), *twice, *section.remarks]

@@ -5,6 +5,8 @@ One rule for units: tables give shares in percent. A value of a metric whose uni
 """
 
 import csv
+import difflib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +52,19 @@ def read_table(name: str) -> PaperTable:
         return read_csv(FOLDER / f"{name}.csv")
     if Path(name).is_file():
         return read_csv(Path(name))
-    longer = [known for known in shipped if known.startswith(name)]
-    meant = f"Did you mean '{longer[0]}'? " if longer else nearest(name, shipped)
+    begin = [known for known in shipped if letters(known).startswith(letters(name))]
+    beginnings = {known[: len(name)]: known for known in reversed(shipped)}
+    near = difflib.get_close_matches(name, beginnings, n=1)
+    likely = begin or [beginnings[close] for close in near]
+    meant = f"Did you mean '{likely[0]}'? " if likely else nearest(name, shipped)
     raise ConfigError(
         f"--against {name} is neither a file nor a table that fedlit ships. {meant}Tables: {', '.join(shipped)}."
     )
+
+
+def letters(name: str) -> str:
+    """A name without what people write differently: `FedBC_table_2` as `fedbctable2`."""
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def read_csv(path: Path) -> PaperTable:
@@ -66,7 +76,7 @@ def read_csv(path: Path) -> PaperTable:
             check_columns(path, columns)
             rows = [read_row(path, reader.line_num, fields) for fields in reader]
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"{path} is no CSV file ({error}). Save it as UTF-8 text with commas.") from error
+        raise ConfigError(f"{path} is not a CSV file ({error}). Save it as UTF-8 text with commas.") from error
     if not rows:
         raise ConfigError(f"{path} has no row below its header. Give at least one: algorithm,metric,mean,std.")
     return PaperTable(path.stem, rows, is_shipped=path.parent == FOLDER)

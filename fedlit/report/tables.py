@@ -10,19 +10,8 @@ from pathlib import Path
 
 from fedlit.catalogue import CLOCK, ROUNDS_TO, TIME_TO
 from fedlit.errors import ConfigError, nearest
+from fedlit.measure import Measure
 from fedlit.results import Group, Run
-
-DEFAULT_METRICS = (
-    "global/acc",
-    "global/user_acc",
-    "local/acc",
-    "personal/acc",
-    "users/acc_min",
-    "users/acc_worst10",
-    "users/acc_var",
-    "users/gini",
-)
-"""What a table shows when nobody says otherwise, as far as the runs have it."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +118,28 @@ def choose_metrics(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
             )
     if asked:
         return list(dict.fromkeys(asked))
-    usual = [name for name in DEFAULT_METRICS if name in known and not is_repetition(runs, name)]
+    usual = [name for name in default_metrics(runs) if name in known and not is_repetition(runs, name)]
     return [*usual, *(name for name in known if name.startswith(TIME_TO))] or known[:8]
+
+
+def default_metrics(runs: Sequence[Run]) -> list[str]:
+    """What a table shows when nobody says otherwise: of what runs are judged by the users too, of the rest z alone."""
+    first = list(dict.fromkeys(run.measures[0] for run in runs))
+    other = [measure for run in runs for measure in run.measures if measure not in first]
+    usual = [name for measure in first for name in told_of(measure)]
+    return list(dict.fromkeys([*usual, "users/gini", *(f"global/{measure.name}" for measure in other)]))
+
+
+def told_of(measure: Measure) -> list[str]:
+    """The metrics of a measure that tables have."""
+    name, worst = measure.name, "min" if measure.best == "max" else "max"
+    return [
+        *(f"global/{name}", f"global/user_{name}", f"local/{name}", f"personal/{name}"),
+        *(f"users/{name}_{worst}", f"users/{name}_worst10", f"users/{name}_var"),
+    ]
 
 
 def is_repetition(runs: Sequence[Run], name: str) -> bool:
     """Whether the users' personal models are their local ones in every run: the same column twice tells nothing."""
-    return name == "personal/acc" and all(run.final(name) == run.final("local/acc") for run in runs)
+    group, _, measure = name.partition("/")
+    return group == "personal" and all(run.final(name) == run.final(f"local/{measure}") for run in runs)

@@ -1,13 +1,11 @@
 """The files of a report: report.html, report.md, tables.tex, cells.json and the figures."""
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedlit.errors import RunError
 from fedlit.report.differences import Difference, Pair
 from fedlit.report.html import html
 from fedlit.report.latex import latex
@@ -15,7 +13,7 @@ from fedlit.report.markdown import markdown
 from fedlit.report.page import Report, build_report
 from fedlit.report.tables import Cell, Value
 from fedlit.results import Run
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, make_folder
 
 
 def write_report(
@@ -43,7 +41,7 @@ def write_report(
 
 def write_files(report: Report, progress: Callable[[str], None] | None = None) -> list[Path]:
     """Draw the figures and write everything; `progress` is called with the name of each figure before it is drawn."""
-    make_folder(report.folder)
+    make_folder(report.folder, "--out DIR")
     report = with_figures(report, progress)
     files = RunFolder(report.folder)
     texts = {"report.html": html(report), "report.md": markdown(report), "tables.tex": latex(report)}
@@ -57,18 +55,6 @@ def write_files(report: Report, progress: Callable[[str], None] | None = None) -
         for kind in ("png", "pdf")
     ]
     return [*(report.folder / name for name in (*texts, "cells.json")), *figures]
-
-
-def make_folder(folder: Path) -> None:
-    """The report's folder, or an error that says what stands in the way."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(
-            f"--out {folder} cannot be made a folder ({error.strerror}). Give a folder that can be written."
-        ) from error
-    if not os.access(folder, os.W_OK):
-        raise RunError(f"--out {folder} is read-only for this user. Make it writable, or give another folder.")
 
 
 def with_figures(report: Report, progress: Callable[[str], None] | None = None) -> Report:

@@ -25,11 +25,12 @@ log = logging.getLogger("fedlit")
 class ServerCallback(Recorded, Callback):
     """A Lightning callback with the hooks of a federated round.
 
-    In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent,
-    control variates; may change `cohort.state`), on_pseudo_gradient (may change `cohort.pseudo_gradient`),
-    on_server_step_end (z has moved, the cohort's rows are kept), on_users_measured (on evaluated rounds),
-    on_round_metrics (may add to `metrics`). The round counts after the last of them. With `trainer.buffer` the first is
-    called for those who are sent the model, whenever that happens in a round; the others are for those who report.
+    In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent, control
+    variates; may change `cohort.state`, and fill `cohort.sent_params` and `cohort.sent_bytes`), on_pseudo_gradient
+    (may change `cohort.pseudo_gradient`), on_server_step_end (z has moved, the cohort's rows are kept),
+    on_users_measured (on evaluated rounds), on_round_metrics (may add to `metrics`). The round counts after the last of
+    them. With `trainer.buffer` the first is called for those who are sent the model, whenever that happens in a round;
+    the others are for those who report.
     A round that fails in any of them leaves the state that `state_dict` gives as the last finished round left it.
     """
 
@@ -49,7 +50,8 @@ class ServerCallback(Recorded, Callback):
     """Whether it counts the model of everyone who trained, so that nobody may be late or lost."""
 
     replaces_average: bool = False
-    """Whether it puts an average of its own in the place of the pseudo-gradient, in which no discount counts."""
+    """Whether it puts an average of its own in the place of the pseudo-gradient, in which no discount counts, and
+    nothing that is sent in the place of x_i (`Cohort.sent_params`)."""
 
     alone: str = ""
     """Why what it keeps makes no sense where several servers mix their models; empty where it does."""
@@ -89,6 +91,29 @@ class ServerCallback(Recorded, Callback):
         self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]
     ) -> None:
         """The round is measured; more numbers may be added. `cohort` is None for the initial model."""
+
+
+def check_sent(cohort: Cohort, callbacks: Sequence[ServerCallback]) -> None:
+    """What clients send in the place of x_i must fit their models, and must be what the server averages."""
+    for name, value in cohort.sent_params.items():
+        held = cohort.params.get(name)
+        if held is None or value.shape != held.shape:
+            wrong = "the net has no such parameter" if held is None else f"the clients' models have {tuple(held.shape)}"
+            raise ConfigError(
+                f"Round {cohort.number}: a callback sent '{name}' of shape {tuple(value.shape)} (cohort.sent_params), "
+                f"but {wrong}. Give one row for each client of the cohort, under the net's own names."
+            )
+    if len(cohort.sent_bytes) not in (0, len(cohort.clients)):
+        raise ConfigError(
+            f"Round {cohort.number}: a callback gave {len(cohort.sent_bytes)} numbers as cohort.sent_bytes, but the "
+            f"cohort has {len(cohort.clients)} clients. Give the bytes of each client's model."
+        )
+    own = next((type(callback).__name__ for callback in callbacks if callback.replaces_average), None)
+    if own is not None and cohort.sent_params:
+        raise ConfigError(
+            f"Round {cohort.number}: a callback filled cohort.sent_params, but {own} averages the clients' own models, "
+            "so what they send would have no effect. Leave that callback out, or take another algorithm."
+        )
 
 
 def merge_callbacks(own: Sequence[ServerCallback], users: Sequence[Callback]) -> list[Callback]:

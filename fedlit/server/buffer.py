@@ -97,7 +97,7 @@ class Buffer(Recorded):
     """A server that steps whenever so many reports are in.
 
     Args:
-        size: K: reports after which the server steps; it takes the place of trainer.clients_per_round.
+        size: K: reports after which the server steps; it replaces trainer.clients_per_round.
         concurrency: C: clients in flight.
         discount: how much a stale report counts: constant, polynomial, hinge, or a Discount.
     """

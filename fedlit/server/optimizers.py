@@ -1,6 +1,7 @@
 """Server optimisers: what turns the pseudo-gradient into the next z. SGD with rate 1 is plain averaging."""
 
-from collections.abc import Iterable
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ from torch import Tensor, nn
 
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.recorded import Recorded
+
+Group = dict[str, Any]
+"""Parameters and their options, as torch's optimisers hold them."""
 
 
 class ServerOptimizer(Recorded):
@@ -161,6 +165,48 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
                 z += rule.lr * held["m"] / (held["v"].sqrt() + rule.tau)
 
 
+_BY_PARAMETER = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, AdaptiveOptimizer)
+"""Optimisers that treat every parameter by itself, with the options of its group and a state of its own."""
+
+
+def step_all(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Every optimiser takes its step, those that treat each parameter by itself as one.
+
+    A step of torch's costs 0.1 ms beside the arithmetic, for one server's parameters as for those of all. What stands
+    in for them reads the options of their groups and works on their states, so each is left as by its own step.
+    """
+    first = optimizers[0]
+    if len(optimizers) == 1 or not all(type(one) is type(first) and _is_by_parameter(one) for one in optimizers):
+        for optimizer in optimizers:
+            optimizer.step()
+        return
+    whole: torch.optim.Optimizer = type(first).__new__(type(first))
+    vars(whole).update(vars(first))
+    whole.param_groups = _alike([group for one in optimizers for group in one.param_groups])
+    whole.state = defaultdict(dict, {key: held for one in optimizers for key, held in one.state.items()})
+    whole.step()
+    for one in optimizers:
+        own = (z for group in one.param_groups for z in group["params"] if z in whole.state)
+        one.state.update({z: whole.state[z] for z in own})
+
+
+def _alike(groups: Sequence[Group]) -> list[Group]:
+    """The groups, neighbours with the same options as one: torch takes its time for each."""
+    found: list[Group] = []
+    for group in groups:
+        if found and {**found[-1], "params": None} == {**group, "params": None}:
+            found[-1]["params"] += group["params"]
+        else:
+            found.append({**group, "params": list(group["params"])})
+    return found
+
+
+def _is_by_parameter(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it is one, as it was built: nobody has hooked on to its step, nor put another in its place."""
+    attached = (value for value in vars(optimizer).values() if isinstance(value, OrderedDict))
+    return type(optimizer) in _BY_PARAMETER and "step" not in vars(optimizer) and not any(attached)
+
+
 def check_rate(lr: float) -> None:
     """A server rate."""
     require(lr > 0, f"The server optimiser's lr is {lr}; it must be above 0.")
@@ -177,7 +223,7 @@ def find_server_optimizer(optimizer: str | ServerOptimizer) -> ServerOptimizer:
         return optimizer
     if optimizer not in _BY_NAME:
         raise ConfigError(
-            f"trainer.server_optimizer is '{optimizer}', which is none. {nearest(optimizer, _BY_NAME)}"
-            f"Known: {', '.join(_BY_NAME)}."
+            f"trainer.server_optimizer is '{optimizer}', which is not a server optimiser. "
+            f"{nearest(optimizer, _BY_NAME)}Known: {', '.join(_BY_NAME)}."
         )
     return _BY_NAME[optimizer]()

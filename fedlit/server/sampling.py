@@ -42,6 +42,41 @@ class Sampler(Recorded):
         return Selection(train=chosen, report=chosen)
 
 
+def check_selection(selection: Selection, population: int, whose: str) -> None:
+    """Whoever reports has trained, and somebody does.
+
+    Args:
+        selection: the answer.
+        population: clients that could be chosen; their numbers are 0 up to this.
+        whose: who gave it: `FedX.select`.
+    """
+    trained, known = set(selection.train), range(population)
+    is_whole = bool(selection.report) and trained.issuperset(selection.report)
+    if is_whole and len(trained) == len(selection.train) and min(trained) in known and max(trained) in known:
+        return  # before any words are made: with many servers they would take long
+    strangers = [k for k in (*selection.train, *selection.report) if not 0 <= k < population]
+    require(
+        not strangers,
+        f"{whose} chose client {next(iter(strangers), '')}, but there are {population} clients, with the numbers 0 to "
+        f"{population - 1}. Give numbers from these.",
+    )
+    require(
+        len(set(selection.train)) == len(selection.train),
+        f"{whose} chose a client twice. Draw without replacement, or leave the repeated numbers out.",
+    )
+    idle = sorted(set(selection.report) - set(selection.train))
+    require(
+        not idle,
+        f"{whose} lets client {next(iter(idle), '')} report, which does not train. Put every client of `report` into "
+        "`train`.",
+    )
+    require(
+        len(selection.report) > 0,
+        f"{whose} lets no client report, so the server would have nothing to average. Return at least one client; in a "
+        "Selection(train, report) the second list says who reports.",
+    )
+
+
 class UniformSampler(Sampler):
     """Uniform without replacement."""
 
@@ -160,7 +195,8 @@ class QuotaSampler(Sampler):
 def by_arrival(arrivals: Arrivals, among: np.ndarray) -> list[int]:
     """Who shows up first; ties go to the lowest id."""
     assert arrivals is not None, "rules.check_clock"
-    return [int(k) for k in among[np.argsort(arrivals[among], kind="stable")]]
+    order: list[int] = among[np.argsort(arrivals[among], kind="stable")].tolist()
+    return order
 
 
 _BY_NAME: dict[str, type[Sampler]] = {
@@ -177,7 +213,7 @@ def find_sampler(sampler: str | Sampler) -> Sampler:
         return sampler
     if sampler not in _BY_NAME:
         raise ConfigError(
-            f"trainer.sampler is '{sampler}', which is no sampler. {nearest(sampler, _BY_NAME)}"
+            f"trainer.sampler is '{sampler}', which is not a sampler. {nearest(sampler, _BY_NAME)}"
             f"Known: {', '.join(_BY_NAME)}, or the class FixedSampler with its list of clients."
         )
     return _BY_NAME[sampler]()

@@ -12,8 +12,12 @@ from torch import Tensor, nn
 from fedlit.cohort import Cohort
 from fedlit.params import Params, clone
 from fedlit.server.base import ServerCallback
+from fedlit.server.optimizers import step_all
 from fedlit.states import ClientStates
 
+ABSENT_AT_ONCE = 1024
+"""Models that a mean over all clients reads at once; they may be on disk, and more than the memory holds."""
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 BuildOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -64,6 +68,7 @@ class Server:
         """Number of the round of the run in which it last stepped."""
         self.params = {name: nn.Parameter(value) for name, value in clone(dict(net.named_parameters())).items()}
         self.buffers = clone(dict(net.named_buffers()))
+        self.live_in({name: value.detach() for name, value in (self.params | self.buffers).items()})
         self.initial = clone(self.params)
         self.optimizer = build_optimizer(self.params.values())
         self.callbacks = list(callbacks)
@@ -77,25 +82,38 @@ class Server:
         """The server's parameters, copied: nobody who reads them can move them, nor sees them move."""
         return clone(self.params)
 
+    def live_in(self, model: Params) -> None:
+        """z and its buffers are these tensors from here on; they hold the same numbers."""
+        self._model = model
+        for name, parameter in self.params.items():
+            parameter.data = model[name]
+        self.buffers = {name: model[name] for name in self.buffers}
+
     @property
     def model(self) -> Params:
         """z and its buffers (views)."""
-        return {name: value.detach() for name, value in (self.params | self.buffers).items()}
+        return self._model.copy()
 
     @property
     def measured(self) -> Params:
         """What is measured as the global model: z, unless a callback has another (views)."""
-        model = self.model
+        return self._model | self.evaluated_model()
+
+    def evaluated_model(self) -> Params:
+        """What callbacks put in the place of z where it is measured."""
+        model: Params = {}
         for callback in self.callbacks:
             model |= callback.evaluated_model()
         return model
 
-    def step(self, pseudo_gradient: Params, buffers: Params, *, fixed: frozenset[str] = frozenset()) -> None:
-        """The optimiser moves z along the pseudo-gradient, the buffers are replaced; what is `fixed` stays."""
+    def head_for(self, pseudo_gradient: Params, fixed: frozenset[str]) -> None:
+        """The optimiser's next step is along the pseudo-gradient; what is `fixed` will stay."""
         for name, parameter in self.params.items():
             gradient = torch.zeros_like(parameter) if name in fixed else pseudo_gradient[name].to(parameter.dtype)
             parameter.grad = gradient
-        self.optimizer.step()
+
+    def arrive(self, buffers: Params, fixed: frozenset[str]) -> None:
+        """The step is taken; the buffers are replaced likewise."""
         for parameter in self.params.values():
             parameter.grad = None
         for name, buffer in self.buffers.items():
@@ -108,19 +126,17 @@ class Server:
         states, present = self.states, set(cohort.clients)
         absent = [client for client in states.touched if client in self.members and client not in present]
         never = cohort.population - len(absent) - len(present)
-        mean: Params = {}
-        for name, value in current.items():
-            total = value.double().sum(0) + never * self.initial[name].double()
-            if absent:
-                rows = torch.stack([states.row(f"{state}.{name}", client) for client in absent])
-                total = total + rows.double().sum(0)
-            mean[name] = (total / cohort.population).to(value.dtype)
-        return mean
+        total = {name: value.double().sum(0) + never * self.initial[name].double() for name, value in current.items()}
+        for first in range(0, len(absent), ABSENT_AT_ONCE):
+            rows = states.kept([f"{state}.{name}" for name in current], absent[first : first + ABSENT_AT_ONCE])
+            total = {name: value + rows[f"{state}.{name}"].double().sum(0) for name, value in total.items()}
+        return {name: (total[name] / cohort.population).to(value.dtype) for name, value in current.items()}
 
-    def snapshot(self) -> Snapshot:
-        """What `restore` needs to undo a round."""
+    def snapshot(self, model: Params | None = None) -> Snapshot:
+        """What `restore` needs to undo a round; `model` is a copy of its own, where there is one already."""
         kept = [copied(callback.state_dict()) for callback in self.callbacks]
-        return Snapshot(clone(self.model), self.clock, copied(self.optimizer.state_dict()), kept)
+        model = clone(self._model) if model is None else model
+        return Snapshot(model, self.clock, copied(self.optimizer.state_dict()), kept)
 
     def restore(self, before: Snapshot) -> None:
         """Back to the end of the last finished round."""
@@ -134,13 +150,13 @@ class Server:
     def load_model(self, model: Params) -> None:
         """Copy z and its buffers from these tensors."""
         with torch.no_grad():
-            for name, value in (self.params | self.buffers).items():
+            for name, value in self._model.items():
                 value.copy_(model[name])
 
     def state_dict(self) -> dict[str, Any]:
         """z and its clock; Lightning saves the optimiser, and the first server's callbacks, which are the trainer's."""
         kept = [callback.state_dict() for callback in self.callbacks] if self.id else []
-        return {"model": clone(self.model), "clock": self.clock, "callbacks": kept}
+        return {"model": clone(self._model), "clock": self.clock, "callbacks": kept}
 
     @property
     def clock(self) -> dict[str, Any]:
@@ -155,12 +171,27 @@ class Server:
             callback.load_state_dict(kept)
 
 
+def move(
+    servers: Sequence[Server],
+    pseudo_gradients: Sequence[Params],
+    buffers: Sequence[Params],
+    *,
+    fixed: frozenset[str] = frozenset(),
+) -> None:
+    """Optimisers move each z along its pseudo-gradient, its buffers are replaced; what is `fixed` stays."""
+    for server, gradient in zip(servers, pseudo_gradients, strict=True):
+        server.head_for(gradient, fixed)
+    step_all([server.optimizer for server in servers])
+    for server, own in zip(servers, buffers, strict=True):
+        server.arrive(own, fixed)
+
+
 def copied(state: Any) -> Any:
     """A deep copy; ten times faster than `deepcopy` for numbers, texts and tensors in dicts and lists."""
-    if isinstance(state, str | int | float | None):
-        return state
     if type(state) is dict:
-        return {name: copied(value) for name, value in state.items()}
+        return {name: value if type(value) in _PLAIN else copied(value) for name, value in state.items()}
     if type(state) is list:
         return [copied(value) for value in state]
+    if type(state) in _PLAIN:
+        return state
     return state.detach().clone() if type(state) is Tensor else deepcopy(state)

@@ -4,8 +4,10 @@ Each is a pure function of the cohort's tensors. Weights are >= 0 and sum to 1 o
 """
 
 import logging
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -121,8 +123,18 @@ class ExpAlpha(Weighting):
         return Weighed(normalise(prefactor * (exponent - exponent.max()).exp(), cohort.reports))
 
 
-def check_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> None:
+def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[Cohort], weighting: Weighting) -> None:
     """Weights are shares of the reporting clients; anything else is the weighting's mistake, and is said so."""
+    weights, reports = [own.weights.numpy() for own in weighed], [cohort.reports.numpy() for cohort in cohorts]
+    if are_shares(weights, reports) and all(math.isfinite(own.step) for own in weighed):
+        return
+    for own, cohort in zip(weighed, cohorts, strict=True):
+        if not are_shares([own.weights.numpy()], [cohort.reports.numpy()]) or not math.isfinite(own.step):
+            refuse_weights(own, cohort, weighting)
+
+
+def refuse_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> NoReturn:
+    """What is wrong with the weights of a cohort."""
     weights, reports = weighed.weights.numpy(), cohort.reports.numpy()
     if weights.shape != reports.shape:
         wrong = f"gave {weights.size} weights for {reports.size} clients"
@@ -132,14 +144,22 @@ def check_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> Non
         wrong = f"gave weights {_shown(weights)}: one is below 0"
     elif weights[~reports].any():
         wrong = f"gave weights {_shown(weights)}: a client that does not report has one"
-    elif abs(weights.sum() - 1) > 1e-6:
-        wrong = f"gave weights {_shown(weights)}, which sum to {weights.sum():g}"
     else:
-        return
+        wrong = f"gave weights {_shown(weights)}, which sum to {weights.sum():g}"
     raise ConfigError(
         f"Round {cohort.number}: the weighting {type(weighting).__name__} {wrong}. Weights must be finite, 0 or "
         "more, and sum to 1 over the reporting clients; fedlit.server.weights.normalise does that."
     )
+
+
+def are_shares(weights: Sequence[np.ndarray], reports: Sequence[np.ndarray]) -> bool:
+    """Whether those of all cohorts are right: what is not finite fails the first comparison or the second."""
+    if any(own.shape != sends.shape for own, sends in zip(weights, reports, strict=True)):
+        return False
+    starts = np.cumsum([0, *(len(own) for own in weights[:-1])])
+    together, sending = np.concatenate(weights), np.concatenate(reports)
+    sums = np.add.reduceat(together, starts)
+    return bool(together.min() >= 0 and (abs(sums - 1) <= 1e-6).all() and not together[~sending].any())
 
 
 def _shown(weights: np.ndarray) -> str:
@@ -150,9 +170,10 @@ def _shown(weights: np.ndarray) -> str:
 def normalise(values: Tensor, reports: Tensor) -> Tensor:
     """Values over their sum, in float64, 0 for clients that do not report."""
     values = values.double() * reports
-    if not bool(values.any()):  # nobody has samples (data.allow_empty): all count alike, and none has moved
-        values = reports.double()
-    return values / values.sum()
+    total = values.sum()
+    if float(total) == 0 and not bool(values.any()):  # nobody has samples (data.allow_empty): all count alike
+        values, total = reports.double(), reports.double().sum()
+    return values / total
 
 
 def named_weightings() -> dict[str, type[Weighting]]:

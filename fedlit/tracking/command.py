@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedlit.checkpoint import find_checkpoint
+from fedlit.checkpoint import recorded_wandb_id
 from fedlit.errors import require
 from fedlit.results import dotted
 from fedlit.run import RunFolder
@@ -29,12 +29,11 @@ def wandb_run(
     )
     if mode == "disabled":
         return None
-    found = find_checkpoint(RunFolder(folder)) if resume and RunFolder(folder).holds_run() else None
     settings = dotted(config)
     return WandbRun(
         project=os.environ.get("WANDB_PROJECT", "fedlit"),
         name=folder.name,
-        id=os.environ.get("WANDB_RUN_ID") or (found.wandb_id if found is not None else None),
+        id=os.environ.get("WANDB_RUN_ID") or (recorded_wandb_id(RunFolder(folder)) if resume else None),
         resume="allow",
         save_dir=str(folder),
         offline=mode == "offline",
@@ -76,12 +75,12 @@ def complete(run: WandbRun, trainer: FederatedTrainer, *, artifact: bool) -> Non
 
 
 def checkpoints(run_id: str, folder: RunFolder, summary: dict[str, Any]) -> Any:
-    """The run's last and best checkpoint as one artifact; W&B keeps a copy until it is uploaded."""
+    """The run's last and best checkpoint and rows on disk as one artifact; W&B keeps a copy until it is uploaded."""
     import wandb
 
     described = {name: summary[name] for name in ("rounds", "algorithm", "data", "seed")}
     artifact = wandb.Artifact(f"checkpoint-{run_id}", type="model", metadata=described)
-    for path in (folder.last, folder.best):
+    for path in (folder.last, folder.best, *folder.checkpoints.glob("rows-*.bin")):
         if path.exists():
             artifact.add_file(str(path))
     return artifact

@@ -26,7 +26,7 @@ def checked_mode(asked: str | None, folder: Path) -> str:
     mode = wandb_mode(asked)
     if mode == "online" and not has_credentials():
         raise ConfigError(
-            "W&B is to be online, but there are no credentials. Run 'wandb login', or give --wandb offline."
+            "--wandb is online, but there are no credentials. Run 'wandb login', or give --wandb offline."
         )
     if asked is not None or "WANDB_MODE" in os.environ:
         return mode
@@ -35,7 +35,8 @@ def checked_mode(asked: str | None, folder: Path) -> str:
     if mode == "online" and not reachable(server()):
         log.warning(
             f"W&B does not answer at {server()}, so this run is logged offline. Send it later with "
-            f"'wandb sync {folder}/wandb/offline-run-*'; --wandb online insists, --wandb disabled does without."
+            f"'wandb sync {folder}/wandb/offline-run-*'. With --wandb online it would fail instead; --wandb disabled "
+            "turns W&B off."
         )
         return "offline"
     return mode

@@ -9,11 +9,15 @@ from pytorch_lightning import LightningModule, Trainer
 from fedlit.checkpoint import loop_of
 from fedlit.client import Client
 from fedlit.cohort import Cohort
+from fedlit.measure import Measure
 from fedlit.server.base import ServerCallback
 from fedlit.tracking.logger import WandbRun
 
 HISTOGRAM = "users/acc_hist"
-"""Users' accuracies under z on their own test, 20 bins of [0, 1]: the same bins in every round and run."""
+"""Users' accuracies under z on their own test, 20 bins of [0, 1]: the same bins in every round and run.
+
+A measure that is not a share has its own name there, and the bins of its range in the round.
+"""
 TABLE = "users/table"
 """One row per client of the last evaluated round; the columns of clients.parquet."""
 _BINS = 20
@@ -32,7 +36,7 @@ class WandbUsers(ServerCallback):
         """Say what the metrics are; once, because a resumed run continues the same W&B run."""
         loop = loop_of(trainer)
         for run in runs_of(trainer):
-            run.define([*loop.history.columns, HISTOGRAM, TABLE])
+            run.define([*loop.history.columns, histogram(loop.client.task.first), TABLE])
             if loop.rounds_done == 0:
                 run.explain(loop.history.columns)
 
@@ -43,18 +47,20 @@ class WandbUsers(ServerCallback):
         import wandb
 
         self.round, self.records = 0 if cohort is None else cohort.number, records
-        accuracy = np.asarray(records["acc_global"])
-        counts = np.histogram(accuracy[~np.isnan(accuracy)], bins=_BINS, range=(0.0, 1.0))
+        first = client.task.first
+        values = np.asarray(records[f"{first.name}_global"])
+        bounds = (0.0, 1.0) if first.unit == "share" else None
+        counts = np.histogram(values[np.isfinite(values)], bins=_BINS, range=bounds)
         if counts[0].sum():
             for run in runs_of(trainer):
-                run.send({HISTOGRAM: wandb.Histogram(np_histogram=counts)}, commit=False)
+                run.send({histogram(first): wandb.Histogram(np_histogram=counts)}, commit=False)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The table of the last evaluated round."""
         self.send_table(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The same: whom a run lost is worth most where it failed."""
+        """The same: of a run that failed, the users' table is what one wants to see most."""
         self.send_table(trainer)
 
     def send_table(self, trainer: Trainer) -> None:
@@ -65,6 +71,11 @@ class WandbUsers(ServerCallback):
             for run in runs_of(trainer):
                 table = wandb.Table(columns=list(self.records), data=rows_of(self.records))
                 run.log_metrics({TABLE: table}, self.round)
+
+
+def histogram(measure: Measure) -> str:
+    """What the histogram of a measure over users is called."""
+    return HISTOGRAM.replace("acc", measure.name)
 
 
 def runs_of(trainer: Trainer) -> list[WandbRun]:

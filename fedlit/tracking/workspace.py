@@ -3,15 +3,16 @@
 The charts are data, so that a test can hold them against the catalogue; `workspace` turns them into W&B's panels.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fedlit.catalogue import STATES, metric
 from fedlit.errors import ConfigError
+from fedlit.measure import ACCURACY, Measure
 from fedlit.tracking.command import PICTURE
 from fedlit.tracking.logger import GLOSSARY, ROUND
-from fedlit.tracking.users import HISTOGRAM, TABLE
+from fedlit.tracking.users import TABLE, histogram
 
 
 @dataclass(frozen=True)
@@ -40,35 +41,45 @@ class Media:
 
 Chart = Lines | Scatter | Media
 
-SECTIONS: dict[str, tuple[Chart, ...]] = {
-    "Users": (
-        Lines("min- and max-user accuracy", ("min_user/acc", "max_user/acc")),
-        Lines("worst, mean and best user", ("users/acc_min", "users/acc_mean", "users/acc_max")),
-        Lines("worst tenth of users", ("users/acc_p10", "users/acc_worst10")),
-        Lines("variance over users", ("users/acc_var",)),
-        Lines("users by accuracy", (HISTOGRAM,)),
-        Scatter("accuracy of z by data size", "size", "acc_global"),
-    ),
-    "Coefficients": (
-        Lines("min user: coefficient beside share of samples", ("min_user/weight", "min_user/size_share")),
-        Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share")),
-        Scatter("coefficient by data size", "size", "weight"),
-    ),
-    "Models": (
-        Lines("accuracy", ("val/acc", "global/acc", "local/acc", "personal/acc")),
-        Lines("loss", ("train/loss", "val/loss", "global/loss")),
-        Lines("distance to the server's model", ("distance/mean",)),
-        Lines("traffic per round", ("comm/up_mb", "comm/down_mb")),
-    ),
-    "Records": (Media(TABLE), Media(PICTURE), Media(GLOSSARY)),
-}
+COEFFICIENTS: tuple[Chart, ...] = (
+    Lines("min user: coefficient beside share of samples", ("min_user/weight", "min_user/size_share")),
+    Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share")),
+    Scatter("coefficient by data size", "size", "weight"),
+)
+TRAINING: tuple[Chart, ...] = (
+    Lines("loss", ("train/loss", "val/loss", "global/loss")),
+    Lines("distance to the server's model", ("distance/mean",)),
+    Lines("traffic per round", ("comm/up_mb", "comm/down_mb")),
+)
+RECORDS: tuple[Chart, ...] = (Media(TABLE), Media(PICTURE), Media(GLOSSARY))
 
 
-def sections() -> dict[str, tuple[Chart, ...]]:
-    """All sections; one for what clients keep, of all algorithms that have words for it, before the models."""
-    at = list(SECTIONS).index("Models")
-    fixed = list(SECTIONS.items())
-    return dict([*fixed[:at], ("States of clients", tuple(state_charts())), *fixed[at:]])
+def sections(measures: Sequence[Measure] = (ACCURACY,)) -> dict[str, tuple[Chart, ...]]:
+    """All sections for runs with these measures; one is for what clients keep, of all algorithms with words for it."""
+    return {
+        "Users": tuple(chart for measure in measures for chart in user_charts(measure, measure is measures[0])),
+        "Coefficients": COEFFICIENTS,
+        "States of clients": tuple(state_charts()),
+        "Models": (*(models_chart(measure) for measure in measures), *TRAINING),
+        "Records": RECORDS,
+    }
+
+
+def user_charts(measure: Measure, is_first: bool) -> Iterator[Chart]:
+    """How a measure is spread over the users; of the first one W&B has a histogram too."""
+    label, users = measure.label, f"users/{measure.name}"
+    yield Lines(f"min- and max-user {label}", (f"min_user/{measure.name}", f"max_user/{measure.name}"))
+    yield Lines(f"{label} of the worst, mean and best user", (f"{users}_min", f"{users}_mean", f"{users}_max"))
+    yield Lines(f"{label} of the worst tenth of users", (f"{users}_{measure.tail}", f"{users}_worst10"))
+    yield Lines(f"{label}: variance over users", (f"{users}_var",))
+    if is_first:
+        yield Lines(f"users by {label}", (histogram(measure),))
+    yield Scatter(f"{label} of z by data size", "size", f"{measure.name}_global")
+
+
+def models_chart(measure: Measure) -> Lines:
+    """A measure of the server's, the local and the personal models."""
+    return Lines(measure.label, tuple(f"{group}/{measure.name}" for group in ("val", "global", "local", "personal")))
 
 
 def state_charts() -> Iterator[Chart]:
@@ -79,8 +90,8 @@ def state_charts() -> Iterator[Chart]:
             yield Lines(f"{shown.label} of the cohort", tuple(shown.curves))
 
 
-def workspace(entity: str, project: str, name: str) -> Any:
-    """The workspace as an object of wandb-workspaces; nothing is sent."""
+def workspace(entity: str, project: str, name: str, measures: Sequence[Measure] = (ACCURACY,)) -> Any:
+    """The workspace as an object of wandb-workspaces, for runs with these measures; nothing is sent."""
     try:
         from wandb_workspaces import expr, workspaces
     except ImportError as error:
@@ -93,7 +104,7 @@ def workspace(entity: str, project: str, name: str) -> Any:
         name=name,
         sections=[
             workspaces.Section(name=title, panels=[panel(chart) for chart in charts], is_open=True)
-            for title, charts in sections().items()
+            for title, charts in sections(measures).items()
         ],
         settings=workspaces.WorkspaceSettings(x_axis=ROUND),
         runset_settings=workspaces.RunsetSettings(groupby=[expr.Metric("Group"), expr.Metric("JobType")]),

@@ -25,6 +25,7 @@ from fedlit import (
     ServerCallback,
 )
 from fedlit.errors import ResumeError
+from tests.kinds import slow_but
 from tests.problems import run, tiny_net
 from tests.test_resume import assert_same_bits
 
@@ -57,12 +58,6 @@ CASES: dict[str, tuple[type[Client], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's folder holds a drawing of the partition, which takes longer than the run."""
-    monkeypatch.setattr("fedlit.trainer.draw_partition", lambda described, path: path.touch())
-
-
 def fitted(name: str, rounds: int, **trainer: Any) -> FederatedTrainer:
     algorithm, options, own = CASES[name]
     return run(algorithm(tiny_net(), **LOCAL, **options), rounds=rounds, clients_per_round=2, **own, **trainer)
@@ -80,7 +75,11 @@ def outcome(trainer: FederatedTrainer) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICK = ["fedbc from local", "feddyn, measured over all", "fedbcd_i over all", "momentum kept", "scaffold with fedadam"]
+"""What the conformance suite, which resumes every algorithm, has not."""
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, CASES))
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path, name: str) -> None:
     fitted(name, 2, run=tmp_path / "run")
     resumed = fitted(name, 4, run=tmp_path / "run", resume=True)

@@ -16,7 +16,7 @@ from tests.server import make_cohort
 
 NUMBERS = st.lists(st.floats(0, 100), min_size=3, max_size=3)
 RATES = st.floats(0, 10)
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 NOBODY = cast(FederatedTrainer, None)  # the callback reads the cohort alone
 

@@ -40,6 +40,7 @@ from fedlit.algorithms.feddyn import DynamicRegularization
 from fedlit.algorithms.scaffold import ControlVariates
 from fedlit.cohort import Selection
 from fedlit.server.weights import Weighting
+from tests.kinds import slow_but
 from tests.problems import CLASSES, FEATURES, SIZES, kept_rows, largest_difference, run, tiny_net, weights_of
 from tests.server import make_cohort
 
@@ -162,7 +163,11 @@ class AllThenTwo(UniformSampler):
         return Selection(chosen, chosen)
 
 
-@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - STATELESS))
+QUICK = ["fedbc from local", "momentum kept", "pfedme", "fedbcd_i over all"]
+"""The conformance suite proves both laws for every algorithm."""
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, sorted(set(ALGORITHMS) - STATELESS)))
 def test_rows_of_clients_outside_the_cohort_stay_the_same_to_the_last_bit(name: str) -> None:
     watch = Watch()
     run(make(name), rounds=3, sampler=AllThenTwo(), callbacks=[watch])
@@ -189,7 +194,7 @@ def renamed(order: list[int]) -> TensorData:
     return TensorData(x, y, np.array(order)[owner], num_classes=CLASSES, test_fraction=0, val_fraction=0)
 
 
-@pytest.mark.parametrize("name", ALL_AND_POOLED)
+@pytest.mark.parametrize("name", slow_but([*QUICK, "centralised"], ALL_AND_POOLED))
 def test_the_order_of_clients_changes_nothing(name: str) -> None:
     """With full batches; who is late and how many steps a block takes is drawn by a client's id: left out."""
     drawn = {"fedprox": {"stragglers": 0.0}} | {block: {"most_steps": 1} for block in ALGORITHMS if "bcd" in block}

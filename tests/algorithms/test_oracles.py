@@ -30,9 +30,10 @@ from fedlit import (
 )
 from fedlit.engines.base import plan_batches
 from fedlit.keys import Purpose, generator
+from tests.kinds import slow_but
 from tests.oracles import blocks, fair, personal, servers, variates
 from tests.oracles import rounds as oracle
-from tests.problems import CLASSES, SIZES, run, tiny_data, tiny_net
+from tests.problems import CLASSES, SIZES, kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of
 
 ROUNDS, BATCH, EPOCHS = 3, 4, 2
 PLAIN: dict[str, Any] = {"lr": 0.05, "lr_decay": 0.8}
@@ -98,6 +99,10 @@ CASES = {
     "pfedme_l2": Case(PFedMe, personal.pfedme, PFEDME | {"l2": 0.4}, state="personal"),
     "pfedme_from_w": Case(PFedMe, personal.pfedme, PFEDME | {"inner_start": "w"}, state="personal"),
     "pfedme_nu": Case(PFedMe, personal.pfedme, PFEDME | {"inner_nu": 0.05}, state="personal"),
+    "pfedme_nesterov": Case(PFedMe, personal.pfedme, PFEDME | {"inner_momentum": 0.6}, state="personal"),
+    "pfedme_nesterov_nu": Case(
+        PFedMe, personal.pfedme, PFEDME | {"inner_nu": 0.05, "inner_momentum": 0.6}, state="personal"
+    ),
     "pfedme_all_train": Case(PFedMe, personal.pfedme, PFEDME | {"train_all": True}, asked=PFEDME, state="personal"),
     "per_fedbc": Case(PerFedBC, personal.per_fedbc, BIG_DUAL | {"adapt_lr": 0.2}, per_step=2),
     "per_fedbc_two": Case(PerFedBC, personal.per_fedbc, BIG_DUAL | {"adapt_lr": 0.2, "adapt_steps": 2}, per_step=3),
@@ -146,7 +151,8 @@ CASES = {
         trainer={"server_optimizer": FedAdagrad(**ADAPTIVE)},
     ),
 }
-EAGER = {"pfedme_nu"}
+UP_TO_A_NORM = {"pfedme_nu", "pfedme_nesterov_nu"}
+"""They take up to a hundred inner steps for each step."""
 
 
 class Problem:
@@ -230,18 +236,30 @@ def gap(ours: Tensor, theirs: np.ndarray) -> float:
     return float(np.abs(ours.detach().numpy() - theirs).max())
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(set(CASES) - {"pfedme_nu"}, CASES))
 def test_three_rounds_match_the_trace(name: str) -> None:
     found = differences(name)
     assert max(found.values()) < 1e-10, found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_but(set(CASES) - UP_TO_A_NORM, CASES))
 def test_the_vectorized_engine_matches_the_trace_too(name: str) -> None:
     found = differences(name, engine="vectorized", compiled=False, lanes=2, workers=1)
     assert max(found.values()) < 1e-10, found
 
 
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", sorted(UP_TO_A_NORM))
+def test_inner_steps_up_to_a_norm_are_the_same_in_both_engines(name: str) -> None:
+    one, other = (
+        fitted(name, Problem(), engine=engine, **options)
+        for engine, options in (("sequential", {}), ("vectorized", {"compiled": False, "lanes": 2, "workers": 1}))
+    )
+    assert largest_difference(weights_of(one), weights_of(other)) < 1e-10
+    assert largest_difference(kept_rows(one), kept_rows(other)) < 1e-10
+
+
+@pytest.mark.slow  # the conformance suite proves it for every algorithm
 def test_traces_differ_from_plain_averaging() -> None:
     problem = Problem()
     plain = run(FedAvg(tiny_net(), batch_size=BATCH, local_epochs=EPOCHS, **RICH), problem.data, rounds=ROUNDS)

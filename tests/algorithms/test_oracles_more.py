@@ -97,13 +97,16 @@ def test_server_state_matches_the_trace(name: str) -> None:
 COMPILED = ["scaffold", "feddyn", "ditto", "per_fedavg", "pfedme", "per_fedbc", "fedbcd", "fedfor_hinge"]
 
 
+@pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("name", COMPILED)
-def test_the_compiled_program_matches_the_trace(name: str) -> None:
+def test_the_program_of_a_compiled_run_matches_the_trace(name: str) -> None:
+    """Ditto has two."""
     found = differences(name, engine="vectorized", compiled=True, lanes=2, workers=2)
     assert max(found.values()) < 1e-10, found
 
 
-def test_an_algorithm_that_cannot_be_compiled_says_so(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("few_inner_steps")
+def test_an_algorithm_that_cannot_be_compiled_says_so() -> None:
     trainer = fitted("pfedme_nu", Problem(), engine="vectorized")
     assert trainer.summary["compiled"] is False
     assert "inner_nu" in trainer.loop.choice.line()

@@ -207,6 +207,14 @@ def test_pfedme_solves_the_proximal_point_and_follows_the_gradient_of_the_moreau
     close(step, 2.0 * solve(problem().pulled(2.0), problem().gradients(start)))
 
 
+def test_nesterovs_descent_comes_nearer_to_the_proximal_point_in_as_many_steps() -> None:
+    exact = problem().prox(2.0, problem().start)
+    few: dict[str, Any] = {"prox": 2.0, "lr": 0.1, "local_steps": 1, "inner_steps": 12, "personal_lr": 0.05}
+    plain, ahead = (fitted(PFedMe, **few, inner_momentum=momentum) for momentum in (0.0, 0.4))
+    away = [float((rows_of(run, "personal") - exact).norm()) for run in (plain, ahead)]
+    assert away[1] < away[0] / 3
+
+
 def meta_direction(**options: Any) -> Tensor:
     moved = rows_of(fitted(PerFedAvg, adapt_lr=0.2, local_steps=1, **options), "local")
     return (problem().start - moved) / RATE

@@ -4,6 +4,7 @@ import argparse
 import io
 import json
 import math
+import sys
 from dataclasses import replace
 
 import pytest
@@ -38,7 +39,7 @@ def span(rate: float, other: float | None = 0.0) -> Span:
     """A run of two seconds at this rate, in which something else took `other` cores."""
     began = Instant(wall=100.0, own=50.0, machine=None if other is None else 7000.0)
     ended = Instant(wall=102.0, own=53.0, machine=None if other is None else 7003.0 + 2 * other)
-    return Span(steps=round(2 * rate), began=began, ended=ended)
+    return Span(steps=round(2 * rate), rounds=4, began=began, ended=ended)
 
 
 def entry(name: str, run=None) -> Entry:
@@ -129,6 +130,7 @@ def test_disturbed_repetitions_are_left_out():
     assert calm.undisturbed == [0, 2]
     assert calm.as_json()["steps_per_s"] == 200
     assert calm.as_json()["spread"] == [100, 300]
+    assert calm.as_json()["round_s"] == 0.5
     assert calm.as_json()["other_load"] == 0
     assert (calm.as_json()["void"], calm.as_json()["void_repeats"]) == (False, 1)
 
@@ -170,7 +172,10 @@ def test_entries_run_in_turns_and_the_order_rotates():
 
 def test_a_cloud_is_compared_with_one_server_that_has_the_same_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedlit.engines.choose.missing_compiler", lambda: "tests do not compile here")
-    both = warmed_up(replace(TINY, clients_per_round=4, servers=2, with_extras=False), lambda what: None)
+    work = replace(TINY, clients_per_round=4, servers=2, with_extras=False)
+    data = work.data()
+    data.setup()
+    both = warmed_up(work, data, lambda what: None)
     flat, cloud = (one.run(0.0) for one in both)
     assert [one.name for one in both] == ["flat", "cloud"]
     assert flat.steps == cloud.steps == sum(2 * math.ceil(size / 10) for size in TINY.sizes)
@@ -194,7 +199,7 @@ def test_bench_prints_a_table_and_writes_the_documented_json(tmp_path, capsys):
     for one in entries:
         assert set(one) == {
             *("name", "processes", "threads", "lanes", "compiled", "steps_per_s", "spread", "ratio", "other_load"),
-            *("first_round_s", "peak_rss_mb", "void", "void_repeats"),
+            *("round_s", "first_round_s", "peak_rss_mb", "void", "void_repeats", "estimated_steps_per_s"),
         }
         assert (one["processes"], one["compiled"]) == (1, False)
         assert 0 < one["spread"][0] <= one["steps_per_s"] <= one["spread"][1]
@@ -229,9 +234,19 @@ def test_table_shows_large_figures_in_full_on_80_columns():
         (["--repeats", "0"], "--repeats is 0"),
         (["--seconds", "0"], "--seconds is 0"),
         (["--json", "/nowhere/at/all.json"], "cannot be written"),
+        (["--growth", "--workload", "W1"], "Leave out --workload W1, or --growth"),
+        (["--growth", "--peer", f"pfl={sys.executable}"], "Leave out --peer, or --growth"),
     ],
-    ids=["workload", "repeats", "seconds", "json"],
+    ids=["workload", "repeats", "seconds", "json", "growth and workload", "growth and peer"],
 )
 def test_wrong_input_is_refused_before_any_work(words, message):
     with pytest.raises(ConfigError, match=message):
         bench.main(bench_args(*words))
+
+
+@pytest.mark.parametrize(("estimated", "ending"), [(150.0, "150 estimated by auto"), (30.0, "off by 3.3 times, and")])
+def test_what_auto_expects_stands_beside_what_was_measured(estimated: float, ending: str) -> None:
+    own = replace(entry("sequential"), estimated=estimated)
+    (line,) = bench.remarks([Result(own, [span(100)], [span(100)], peak_rss_mb=1.0)])
+    assert line.startswith("sequential: 100 steps/s measured, ")
+    assert ending in line

@@ -25,14 +25,18 @@ def starts(folder: Path) -> dict[str, int]:
         ("--configs synthetic_fedbc --jobs 0", "--jobs is 0; give 1 or more"),
         ("--configs synthetic_fedbc,", "--configs has an empty name"),
         ("--configs synthetic_fedbc,synthetic_fedbc.yaml", "--configs names 'synthetic_fedbc' twice"),
-        ("--configs synthetic_fedbc --seed_everything 3", "--seeds gives every run its seed"),
+        ("--configs synthetic_fedbc --seed_everything 3", "--seeds N gives the runs of a config the seeds 0 to N-1"),
+        ("--configs synthetic_fedbc --seed 3", "--seed cannot be given here: --seeds N gives"),
         ("--configs synthetic_fedbc --data_seeds --data.seed 3", "--data_seeds sets it"),
         ("--configs synthetic_fedbc --config x.yaml", "give configs with --configs"),
         ("--configs synthetic_fedbc --run x", "every run gets a folder of its own"),
-        ("--configs synthetic_fedbc,synthetic_fedavg --model.dual_lr 1", "synthetic_fedavg: 'model.dual_lr' is no opt"),
+        (
+            "--configs synthetic_fedbc,synthetic_fedavg --model.dual_lr 1",
+            "synthetic_fedavg: 'model.dual_lr' is not an opt",
+        ),
         ("--configs synthetic_fedavg,synthetic_fedbc --model.lr -1", "synthetic_fedavg: model.lr is -1"),
         ("--configs synthetic_fedavg --trainer.rounds 0", "synthetic_fedavg: trainer.rounds is 0; give 1 or more."),
-        ("--configs synthetic_fedavg --data.alhpa 1", "'data.alhpa' is no option. Did you mean 'data.alpha'?"),
+        ("--configs synthetic_fedavg --data.alhpa 1", "'data.alhpa' is not an option. Did you mean 'data.alpha'?"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_runs(refusal: Refusal, words: str, said: str) -> None:
@@ -47,13 +51,14 @@ def test_a_config_that_does_not_exist_is_refused_with_all_that_do(refusal: Refus
 
 def test_a_config_that_is_wrong_is_refused_before_the_right_ones_run(refusal: Refusal, workplace: Path) -> None:
     (workplace / "wrong.yaml").write_text("model:\n  class_path: FedBC\n  init_args:\n    lrr: 1\n")
-    assert "wrong.yaml: 'model.lrr' is no option" in refusal("compare --configs synthetic_fedavg,wrong.yaml")
+    assert "wrong.yaml: 'model.lrr' is not an option" in refusal("compare --configs synthetic_fedavg,wrong.yaml")
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 def test_from_one_command_to_table_report_and_dashboard_and_more_seeds_run_only_the_new_ones(
     call: Call, workplace: Path
 ) -> None:
-    words = f"compare --configs synthetic_fedavg,synthetic_fedprox.yaml --out out --jobs 2 {TINY}"
+    words = f"compare --configs synthetic_fedavg,synthetic_fedprox.yaml --out out --jobs 1 {TINY}"
     first = call(f"{words} --seeds 1")
     assert first.code == 0, first
     assert starts(Path("out")) == {"synthetic_fedavg-0": 1, "synthetic_fedprox-0": 1}
@@ -80,6 +85,7 @@ def write_config(path: Path, clients_per_round: int) -> None:
     path.write_text(shipped.replace("clients_per_round: 10 ", f"clients_per_round: {clients_per_round} "))
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 def test_a_failing_run_is_named_and_fails_the_command_but_not_the_others(call: Call, workplace: Path) -> None:
     """That there are fewer clients than a round takes is seen when the data are made: in the run."""
     write_config(workplace / "few.yaml", 2)

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.commandline.configs import find_config, given_configs, resolve_configs, shipped_configs
+from fedlit.commandline.configs import find_config, given_configs, resolve_configs
 from fedlit.commandline.fit_cli import FitCLI
 from fedlit.errors import ConfigError
+from fedlit.shipped import shipped_configs
 from tests.conftest import SHIPPED
 
 
@@ -31,6 +32,13 @@ def test_a_config_in_the_working_folder_wins_over_the_shipped_one(workplace: Pat
     shipped = shipped_configs()["synthetic_fedbc.yaml"].read_text()
     (workplace / "synthetic_fedbc.yaml").write_text(shipped.replace(" lr: 0.01", " lr: 0.03"))
     assert lr("--config synthetic_fedbc.yaml") == 0.03
+
+
+def test_yaml_may_be_left_out_of_ones_own_name_too(workplace: Path) -> None:
+    (workplace / "own.yaml").write_text("model:\n  class_path: FedAvg\n")
+    (workplace / "synthetic_fedbc.yaml").write_text("model:\n  class_path: FedAvg\n")
+    assert find_config("own") == "own.yaml"
+    assert find_config("synthetic_fedbc") == "synthetic_fedbc.yaml", "the working folder comes first"
 
 
 def test_of_two_configs_the_later_wins_and_the_earlier_fills_in(workplace: Path) -> None:
@@ -64,7 +72,7 @@ def test_a_config_that_does_not_exist_is_refused_with_all_that_do(workplace: Pat
 
 
 def test_a_config_without_a_name_is_refused() -> None:
-    with pytest.raises(ConfigError, match="name a file after it"):
+    with pytest.raises(ConfigError, match="needs a file after it"):
         resolve_configs(["--model.lr", "0.1", "--config"])
 
 

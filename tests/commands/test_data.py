@@ -18,6 +18,7 @@ from fedlit import Synthetic
 from fedlit.commands.data import class_counts, save, shown_clients
 from fedlit.data.picture import client_order, draw_partition, partition_figure
 from tests.conftest import TINY, Answer, Call, files
+from tests.kinds import slow_but
 
 Refusal = Callable[..., str]
 
@@ -57,8 +58,14 @@ def built(**options: Any) -> Synthetic:
     return data
 
 
-def saved(folder: str = "partition") -> dict[str, Any]:
-    content = json.loads(Path(folder, "partition.json").read_text("utf-8"))
+def own_folder() -> Path:
+    """The one in which a partition is saved unless --out says otherwise."""
+    (folder,) = Path("partition").iterdir()
+    return folder
+
+
+def saved(folder: str | None = None) -> dict[str, Any]:
+    content = json.loads(Path(folder or own_folder(), "partition.json").read_text("utf-8"))
     assert isinstance(content, dict)
     return content
 
@@ -82,7 +89,14 @@ def own_data(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_json_is_what_the_data_module_says_of_itself(call: Call, workplace: Path) -> None:
     assert call(f"data {SMALL}").code == 0
     assert saved() == built().describe()
-    assert set(files(workplace)) == {"partition/partition.json", "partition/partition.png"}
+    folder = f"partition/synthetic-{built().partition_hash[:8]}"
+    assert set(files(workplace)) == {f"{folder}/partition.json", f"{folder}/partition.png"}
+
+
+def test_another_partition_has_another_folder(call: Call) -> None:
+    for words in ("", "--data.num_clients 5", "--data.seed 1", "--model FedAvg"):
+        assert call(f"data {SMALL} {words}").code == 0
+    assert len(list(Path("partition").iterdir())) == 3, "the algorithm changes nothing"
 
 
 def test_json_of_very_many_clients_is_compact_and_says_the_same(tmp_path: Path) -> None:
@@ -93,6 +107,7 @@ def test_json_of_very_many_clients_is_compact_and_says_the_same(tmp_path: Path) 
     assert texts[1].count("\n") == 1
 
 
+@pytest.mark.usefixtures("partition_is_drawn")
 def test_partition_is_that_of_the_run(call: Call) -> None:
     assert call(f"fit {TINY}").code == 0
     assert call(f"data {TINY} --out seen").code == 0, "a command of fit becomes one of data by one word"
@@ -116,13 +131,14 @@ def test_picture_is_a_png(call: Call) -> None:
 
 
 def test_older_files_are_replaced_and_others_kept(call: Call) -> None:
-    Path("partition").mkdir()
+    assert call(f"data {SMALL}").code == 0
+    folder = own_folder()
     for name in ("partition.json", "partition.png", "notes.txt"):
-        Path("partition", name).write_text("old")
+        (folder / name).write_text("old")
     assert call(f"data {SMALL}").code == 0
     assert saved()["num_clients"] == 4
-    assert Path("partition/partition.png").read_bytes().startswith(b"\x89PNG")
-    assert Path("partition/notes.txt").read_text() == "old"
+    assert (folder / "partition.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "notes.txt").read_text() == "old"
 
 
 @pytest.mark.parametrize("file", ["partition.json", "partition.png"])
@@ -139,7 +155,7 @@ def test_a_full_disk_leaves_the_older_files_whole(
 
     monkeypatch.setattr(os, "fsync", full)
     message = refusal(f"data {SMALL}")
-    assert re.search(r"partition cannot be written \(No space left on device\).*--out DIR", message)
+    assert re.search(r"partition/\S+ cannot be written \(No space left on device\).*--out DIR", message)
     assert "--resume" not in message
 
 
@@ -275,11 +291,11 @@ def test_help_lists_the_options_of_fit_and_where_to_save(call: Call) -> None:
     ("words", "said"),
     [
         ("", "Nothing says what to train.*--config"),
-        ("--config", "name a file after it"),
+        ("--config", "needs a file after it"),
         ("--config nothing.yaml", "no config 'nothing.yaml'.*fedlit ships: "),
         ("--config synthetic_fedbv", "Did you mean 'synthetic_fedbc.yaml'"),
         ("--config synthetic_fedbc --data.num_client 3", "Did you mean 'data.num_clients'"),
-        ("--config synthetic_fedbc --model.lrr 3", "'model.lrr' is no option"),
+        ("--config synthetic_fedbc --model.lrr 3", "'model.lrr' is not an option"),
         ("--config synthetic_fedbc --trainer.max_epochs 3", "trainer.max_epochs makes no sense"),
         ("--config synthetic_fedbc --data.num_clients 0", "data.num_clients is 0"),
         ("--config synthetic_fedbc --data.num_clients three", "data.num_clients is 'three', but it must be a whole"),
@@ -297,7 +313,7 @@ def test_a_mistake_is_refused_in_the_words_of_fit(refusal: Refusal, words: str, 
 def test_a_mistake_in_a_config_is_named_with_its_file(refusal: Refusal) -> None:
     Path("mine.yaml").write_text("data:\n  class_path: Synthetic\n  init_args:\n    alfa: 0.5\n")
     message = refusal("data --config synthetic_fedbc --config mine.yaml")
-    assert re.search("mine.yaml: 'data.alfa' is no option. Did you mean 'data.alpha'", message)
+    assert re.search("mine.yaml: 'data.alfa' is not an option. Did you mean 'data.alpha'", message)
 
 
 @pytest.mark.parametrize("where", ["notes", "notes/deeper"])
@@ -336,8 +352,13 @@ def tick_labels(axis: Axis) -> list[Any]:
 SHAPES = [(1, 2), (4, 10), (20, 10), (60, 12), (61, 13), (138, 80), (100, 200), (1000, 10), (5000, 3)]
 
 
-@pytest.mark.parametrize(("clients", "classes"), SHAPES, ids=lambda number: str(number))
-@pytest.mark.parametrize("spread", [0, 0.5, 3], ids=["equal sizes", "linear", "logarithmic"])
+SPREADS = [0, 0.5, 3]  # equal sizes, a linear and a logarithmic axis
+QUICK = [*((*shape, 3) for shape in SHAPES), *((20, 10, spread) for spread in SPREADS[:2])]
+
+
+@pytest.mark.parametrize(
+    ("clients", "classes", "spread"), slow_but(QUICK, [(*shape, spread) for shape in SHAPES for spread in SPREADS])
+)
 def test_no_two_tick_labels_overlap_and_none_leaves_the_picture(clients: int, classes: int, spread: float) -> None:
     figure = drawn(described(clients, classes, spread=spread))
     for axes in figure.axes:

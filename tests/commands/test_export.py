@@ -1,13 +1,15 @@
 """`fedlit export`: plain state dicts that torch alone can load, equal to what the run holds."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from fedlit import Client, Ditto, FedAvg, FedBC, PerFedAvg
-from tests.conftest import Call
-from tests.problems import run, tiny_data, tiny_net
+from tests.conftest import TINY, Answer, Call
+from tests.problems import CLASSES, FEATURES, run, tiny_data, tiny_net
 
 LOCAL = {"lr": 0.1, "batch_size": 4, "local_epochs": 1}
 
@@ -60,3 +62,43 @@ def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path, call: Call) ->
     answer = call(f"export {tmp_path}")
     assert answer.code == 2
     assert "holds no checkpoint" in answer.err
+
+
+OWN_NET = """\
+from torch import nn
+
+
+class Mine(nn.Module):
+    def __init__(self, inputs: int = 60, hidden: int = 4):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+
+    def forward(self, x):
+        return self.layers(x)
+"""
+
+
+def example_of(answer: Answer) -> str:
+    """The lines of Python that an answer ends with."""
+    return answer.out.partition("To load them:")[2]
+
+
+@pytest.mark.parametrize("net", ["", "--model.net exported_net.Mine --model.net.hidden 5"], ids=["fedlit's", "own"])
+def test_the_example_runs(call: Call, workplace: Path, monkeypatch: pytest.MonkeyPatch, net: str) -> None:
+    Path("exported_net.py").write_text(OWN_NET)
+    monkeypatch.syspath_prepend(workplace)
+    assert call(f"fit {TINY} {net}").code == 0
+    names: dict[str, Any] = {}
+    exec(example_of(call("export run")), names)
+    z = torch.load("run/export/global.pt", weights_only=True)
+    assert all(value.equal(z[name]) for name, value in names["net"].state_dict().items())
+    assert set(names["users"]) <= set(range(4))
+
+
+def test_the_example_of_a_net_from_python_says_what_only_its_author_knows(tmp_path: Path, call: Call) -> None:
+    net = nn.Sequential(nn.Linear(FEATURES, CLASSES))
+    run(FedAvg(net, **LOCAL), rounds=1, run=tmp_path / "run", store_local_models=False)
+    example = example_of(call(f"export {tmp_path / 'run'}"))
+    assert "from torch.nn.modules.container import Sequential\n" in example
+    assert "net = Sequential(…)  # with the arguments that you gave it\n" in example
+    assert "personal.pt" not in example, "it was not written"

@@ -2,24 +2,23 @@
 
 import json
 import math
-import os
 import shutil
 import signal
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from fedlit.experiments.tablefile import Cell, Reading, shipped_tables
+from fedlit.experiments.tablefile import Cell, Reading, read_table_file, shipped_tables
 from fedlit.experiments.tablepage import Result, kendall
+from fedlit.experiments.tablesummary import overview, summary_page
 from fedlit.results import read_run
 from tests.conftest import Call
 from tests.experiments.sweeps import answer_of
 from tests.experiments.tables import SEARCH, TINY, make_reproduction, make_table, write_table
+from tests.forked import forked
 
 Refusal = Callable[..., str]
 SECONDS = 300
@@ -96,8 +95,13 @@ def test_some_cells_and_seeds_are_a_part_of_the_table_and_the_page_says_so(call:
     page = (here / "out" / "page.md").read_text()
     assert list(rows_of(page)) == ["FedAvg:E=1", "FedBC:E=5"]
     assert {fields[3] for fields in rows_of(page).values()} == {"1"}
-    assert "Scaled: 1 runs a cell instead of 2, 2 of 4 cells left out." in page
-    assert "`fedlit reproduce tiny --cells FedAvg:E=1,FedBC:E=5 --seeds 1` makes this page." in page
+    assert "Scaled: 1 run a cell instead of 2, 2 of 4 cells left out." in page
+    assert "\nfedlit reproduce tiny --cells FedAvg:E=1,FedBC:E=5 --seeds 1\n" in page
+
+
+def test_the_command_of_a_page_names_a_whole_row_once(call: Call, here: Path) -> None:
+    assert call("reproduce tiny.yaml --out out --cells FedBC,FedAvg:E=1 --seeds 1").code == 0
+    assert "\nfedlit reproduce tiny --cells FedAvg:E=1,FedBC --seeds 1\n" in (here / "out" / "page.md").read_text()
 
 
 def test_show_prints_what_is_finished_and_runs_nothing(call: Call, here: Path) -> None:
@@ -120,6 +124,20 @@ def test_a_run_that_lacks_the_number_is_no_failure_and_other_cells_read_it(call:
     assert shown["FedAvg:also"][3] == "2"
 
 
+def test_a_summary_counts_what_the_tables_in_a_folder_came_to(call: Call, here: Path) -> None:
+    call("reproduce tiny.yaml --out out")
+    answer = call("reproduce summary --out .")  # tiny is not one that ships
+    assert (answer.code, "no folder with runs of a table that ships" in answer.err) == (2, True)
+    table = read_table_file(here / "tiny.yaml")
+    found = overview(table, here / "out" / "reproduce.json", {"command": "reproduce", "table": "tiny", "rounds": 2})
+    shown = rows_of((here / "out" / "page.md").read_text())
+    yes = sum(fields[-1] == "yes" for fields in shown.values())
+    assert (found.made, found.counts.compared, found.counts.within) == (4, 4, yes)
+    page = summary_page([found])
+    assert f"**{yes} of 4 cells lie within both spreads.**" in page
+    assert "| [tiny](tiny.md) | 4 of 4 | 4 |" in page
+
+
 def test_a_list_names_every_table_with_its_cost(call: Call) -> None:
     answer = call("reproduce list")
     assert answer.code == 0
@@ -140,7 +158,7 @@ def test_a_list_names_every_table_with_its_cost(call: Call) -> None:
         ("tiny.yaml --jobs 0", "--jobs is 0; give 1 or more"),
         ("tiny.yaml --show", "holds no runs of tiny. Run it first, or say where they are with --out DIR."),
         ("broken.yaml", "broken.yaml: columns.E=1: seconds is 'fast'. Give a number, 0 or more."),
-        ("wrong.yaml", "wrong.yaml: FedAvg:E=1: 'model.lrr' is no option. Did you mean 'model.lr'?"),
+        ("wrong.yaml", "wrong.yaml: FedAvg:E=1: 'model.lrr' is not an option. Did you mean 'model.lr'?"),
     ],
 )
 def test_a_wrong_word_or_file_is_refused_before_anything_runs(
@@ -169,17 +187,16 @@ def states(folder: Path) -> list[str]:
 
 def test_a_table_that_was_killed_goes_on_to_the_same_table(call: Call, here: Path) -> None:
     whole = call("reproduce tiny.yaml --out out --cells FedBC:E=1")
-    words = ["reproduce", "tiny.yaml", "--out", "again", "--cells", "FedBC:E=1"]
-    program = "from fedlit.cli import main; main()"
-    process = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.DEVNULL)
+    words = "reproduce tiny.yaml --out again --cells FedBC:E=1"
+    process = forked(words)
     deadline = time.monotonic() + SECONDS
     while states(here / "again") != ["finished", "running"]:
         assert time.monotonic() < deadline
         assert process.poll() is None, "it ended before it could be killed"
         time.sleep(0.01)
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.wait(SECONDS)
-    assert call(" ".join(words)).code == 0
+    assert call(words).code == 0
     once, twice = ((here / name / "page.md").read_text() for name in ("out", "again"))
     assert rows_of(twice) == rows_of(once)
     assert rows_of(once)["FedBC:E=1"][2] in whole.out

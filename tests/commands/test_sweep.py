@@ -58,7 +58,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
         ("--run here", "--run cannot be given here"),
         ("--overwrite", "--overwrite cannot be given here"),
         ("--model.lr 0.1", "sweep.yaml sweeps model.lr"),
-        ("--trainer.round 3", "'trainer.round' is no option. Did you mean 'trainer.rounds'?"),
+        ("--trainer.round 3", "'trainer.round' is not an option. Did you mean 'trainer.rounds'?"),
         ("--model.dual_lr fast", "model.dual_lr is 'fast', but it must be a number"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
 
 def test_an_unknown_parameter_is_refused_with_file_key_and_the_nearest_name(refusal: Refusal, workplace: Path) -> None:
     write_sweep(workplace / "sweep.yaml", {"model.lrr": {"value": 0.1}})
-    assert "sweep.yaml: 'model.lrr' is no option. Did you mean 'model.lr'?" in refusal("sweep sweep.yaml")
+    assert "sweep.yaml: 'model.lrr' is not an option. Did you mean 'model.lr'?" in refusal("sweep sweep.yaml")
 
 
 def test_a_file_that_is_no_yaml_is_refused_with_its_line(refusal: Refusal, workplace: Path) -> None:

@@ -29,6 +29,13 @@ def test_the_specification_is_printed_and_written_without_an_account(call: Call)
     assert "section" in json.loads(printed.out)
 
 
+def test_a_task_has_panels_of_its_own_measures(call: Call, refusal: Refusal) -> None:
+    printed = call("workspace --print --task regression").out
+    assert "users/mse_max" in printed
+    assert "acc" not in re.findall(r"users/(\w+?)_", printed)
+    assert "Did you mean 'regression'" in refusal("workspace --print --task regresion")
+
+
 def test_without_an_entity_it_is_refused(refusal: Refusal) -> None:
     assert "--entity NAME" in refusal("workspace")
 

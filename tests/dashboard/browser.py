@@ -112,6 +112,19 @@ class Page:
         moves.move_by_offset(end - start, 0).release().perform()
         self.settle()
 
+    def download(self, css: str, folder: Path) -> Path:
+        """Press a button that saves a file, and wait for the file."""
+        self.browser.execute_cdp_cmd(
+            "Browser.setDownloadBehavior", {"behavior": "allow", "downloadPath": str(folder.resolve())}
+        )
+        before = set(folder.iterdir())
+        self.click(css)
+
+        def saved(_: Chrome) -> list[Path]:
+            return [file for file in set(folder.iterdir()) - before if file.suffix in (".svg", ".csv")]
+
+        return WebDriverWait(self.browser, 30).until(saved)[0]
+
     def lines(self) -> list[str]:
         """The curves of the first chart, as they are drawn."""
         script = "const chart = document.querySelector('svg.chart'); return [...chart.querySelectorAll('path.line')]"

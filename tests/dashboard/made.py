@@ -17,23 +17,30 @@ Floats = NDArray[np.float64]
 
 
 def make_run(
-    folder: Path, algorithm: str = "FedBC", seed: int = 0, rounds: int = 5, clients: int = 4, **options: Any
+    folder: Path,
+    algorithm: str = "FedBC",
+    seed: int = 0,
+    rounds: int = 5,
+    clients: int = 4,
+    data: dict[str, Any] | None = None,
+    partition: str = "same",
+    **options: Any,
 ) -> Path:
-    """One finished run; `options` are the model's."""
+    """One finished run; `options` are the model's, `data` are those of Synthetic."""
     files = RunFolder(folder)
     files.create(
         {
             "seed_everything": seed,
             "trainer": {"rounds": rounds},
             "model": {"class_path": f"fedlit.{algorithm}", "init_args": options},
-            "data": {"class_path": "fedlit.Synthetic", "init_args": {"seed": 0}},
+            "data": {"class_path": "fedlit.Synthetic", "init_args": {"seed": 0} | (data or {})},
         }
     )
     draw = np.random.default_rng([seed, *algorithm.encode()])
     files.write_text(files.metrics, metrics_text(draw, rounds))
     parquet.write_table(client_table(draw, rounds, clients), files.clients)
     files.summary.write_text(json.dumps({"finished": True}))
-    files.partition.write_text(json.dumps({"hash": "same"}))
+    files.partition.write_text(json.dumps({"hash": partition}))
     return folder
 
 

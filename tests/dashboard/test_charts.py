@@ -70,7 +70,7 @@ def test_metrics_are_chosen_with_label_unit_and_definition(page: Page, dashboard
     page.open(dashboard)
     page.type("#metric-filter", "gini")
     assert page.texts("#metric-list label") == [
-        "Gini coefficient users/gini\nof z's own-test accuracies; 0 = all users alike"
+        "Gini coefficient users/gini\nof z's own-test accuracies (regression: MSE); 0 = all users alike"
     ]
     page.click("#metric-list [data-metric='users/gini'] input")
     assert "Gini coefficient" in page.texts("figcaption h2")
@@ -143,26 +143,40 @@ def test_smoothing_is_off_until_chosen_and_leaves_the_measured_values(page: Page
 
 def test_losses_have_a_logarithmic_axis_and_accuracies_do_not(page: Page, dashboard: Path) -> None:
     page.open(dashboard, "metrics=global/loss,global/acc")
-    assert len(page.find("figcaption button")) == 1
+    assert len(page.find("figcaption .log")) == 1
     before = page.texts("figure:nth-child(2) svg text")
-    page.click("figcaption button")
-    assert page.one("figcaption button").get_attribute("aria-pressed") == "true"
+    page.click("figcaption .log")
+    assert page.one("figcaption .log").get_attribute("aria-pressed") == "true"
     after = page.texts("figure:nth-child(2) svg text")
     assert after != before
-    ticks = after[: after.index("global loss (nats)")]
+    ticks = after[: after.index("global loss")]
     assert len(ticks) == len(set(ticks)) > 2, "no two ticks have the same label"
 
 
 def test_smallest_and_largest_users_have_charts_of_their_own(page: Page, dashboard: Path, trained: Path) -> None:
     page.open(dashboard, "mode=runs")
     page.click("#tab-extremes")
-    assert page.texts("figcaption h2")[:2] == ["Smallest and largest client of the cohort", "Worst and best user"]
+    assert page.texts("figcaption h2")[:2] == ["min-user and max-user accuracy", "worst and best user's accuracy"]
     assert len(page.lines()) == 8, "two lines of each run"
     page.hover("figure:nth-child(2) svg.chart", 30, 0)
     heading, rows = page.tip()
     measured = row_of(trained / "fedbc-1", int(heading.split()[1]))
-    assert numbers(rows["worst: FedBC, seed 1"]) == pytest.approx([100 * measured["users/acc_min"]], abs=0.0051)
-    assert numbers(rows["best: FedBC, seed 1"]) == pytest.approx([100 * measured["users/acc_max"]], abs=0.0051)
+    assert numbers(rows["worst user: FedBC, seed 1"]) == pytest.approx([100 * measured["users/acc_min"]], abs=0.0051)
+    assert numbers(rows["best user: FedBC, seed 1"]) == pytest.approx([100 * measured["users/acc_max"]], abs=0.0051)
+
+
+def test_smallest_and_largest_users_have_bands_over_seeds_and_smoothing(
+    page: Page, dashboard: Path, trained: Path
+) -> None:
+    page.open(dashboard, "tab=extremes")
+    assert len(page.find("figure:first-child path.band")) == 4, "min and max user of two groups"
+    page.hover(FIRST, 30, 0)
+    heading, rows = page.tip()
+    values = [row_of(trained / f"fedbc-{seed}", int(heading.split()[1]))["min_user/acc"] for seed in (0, 1)]
+    assert numbers(rows["min user: FedBC"]) == pytest.approx([100 * mean(values), 100 * stdev(values)], abs=0.0051)
+    raw = page.lines()
+    page.choose("#smoothing", "5")
+    assert all(smooth != rough for smooth, rough in zip(page.lines(), raw, strict=True))
 
 
 def test_final_values_are_sorted_by_a_heading(page: Page, dashboard: Path, trained: Path) -> None:

@@ -11,7 +11,7 @@ from tests.dashboard.browser import Page
 from tests.dashboard.made import make_run
 
 EVIL = "<img src=x onerror=alert(1)>"
-TABS = ("curves", "extremes", "finals", "users")
+TABS = ("curves", "extremes", "finals", "users", "pairs")
 
 
 def background(page: Page) -> str:

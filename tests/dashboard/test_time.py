@@ -1,4 +1,4 @@
-"""Curves by simulated time in a real browser: offered where a run has a clock, and true to what was measured."""
+"""Curves by what a run has spent, in a real browser: offered where runs counted it, and true to what was measured."""
 
 import re
 import shutil
@@ -6,12 +6,14 @@ from pathlib import Path
 from statistics import mean, stdev
 
 import pytest
+import yaml
 from selenium.webdriver.common.keys import Keys
 
 from fedlit.dashboard import write_dashboard
 from fedlit.results import find_runs
 from tests.cloud_runs import EVENTS
 from tests.dashboard.browser import Page, row_of
+from tests.dashboard.made import make_run
 from tests.dashboard.test_charts import FIRST, numbers
 
 CHOICE = "#axis"
@@ -20,11 +22,13 @@ BY_TIME = "input[value=time] + span"
 
 @pytest.fixture(scope="module")
 def clocked(trained: Path, clouds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three runs of clouds, and fedbc-1 without a clock."""
+    """Three runs of clouds, and fedbc-1 without a clock, as if it were of the same data."""
     folder = tmp_path_factory.mktemp("clocked")
     for name in ("fedavg-0", "fedavg-1", "fedprox-0"):
         shutil.copytree(clouds / name, folder / name)
     shutil.copytree(trained / "fedbc-1", folder / "fedbc-1")
+    config, theirs = (yaml.safe_load((folder / name / "config.yaml").read_text()) for name in ("fedbc-1", "fedavg-0"))
+    (folder / "fedbc-1" / "config.yaml").write_text(yaml.safe_dump(config | {"data": theirs["data"]}))
     return folder
 
 
@@ -49,9 +53,9 @@ def axis_name(page: Page) -> str:
     return page.texts("svg.chart .name")[-1]
 
 
-def test_runs_without_a_clock_offer_no_other_axis(page: Page, dashboard: Path) -> None:
+def test_runs_without_a_clock_do_not_offer_its_axis(page: Page, dashboard: Path) -> None:
     page.open(dashboard)
-    assert page.texts(CHOICE) == []
+    assert page.texts(f"{CHOICE} label") == ["Round", "Client steps", "MB sent"]
     page.open(dashboard, "x=time")
     assert axis_name(page) == "round"
     assert len(page.lines()) == 2
@@ -120,7 +124,7 @@ def test_runs_without_a_clock_are_counted_where_they_are_not_drawn(page: Page, t
     assert len(page.lines()) == 3
     assert page.texts("#hint")[0].endswith("Without a clock, and so not drawn: 1 run.")
     page.open(timed, "x=time&mode=runs&metrics=global/acc&algorithm=FedBC&seed=1")
-    assert page.texts("#view .empty") == ["None of the chosen runs has measured this on a clock."]
+    assert page.texts("#view .empty") == ["None of the chosen runs has measured this with a clock."]
 
 
 def test_a_zoom_is_in_seconds_is_kept_and_ends_with_the_axis(page: Page, timed: Path) -> None:
@@ -166,4 +170,47 @@ def test_the_choice_fits_into_the_window(page: Page, timed: Path, width: int) ->
     page.resize(width)
     page.open(timed, "x=time")
     assert page.js("return document.documentElement.scrollWidth") <= width
-    assert page.texts(f"{CHOICE} label") == ["Round", "Simulated time"]
+    assert page.texts(f"{CHOICE} label") == ["Round", "Simulated time", "Client steps", "MB sent"]
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "columns", "words"),
+    [
+        ("steps", "client steps (all clients)", ["train/steps"], r"After ([\d,]+) client steps"),
+        ("mb", "MB sent (up and down)", ["comm/up_mb", "comm/down_mb"], r"After ([\d.e-]+) MB"),
+    ],
+)
+def test_client_steps_and_bytes_are_sums_since_the_start(
+    page: Page, dashboard: Path, trained: Path, key: str, name: str, columns: list[str], words: str
+) -> None:
+    page.open(dashboard, "mode=runs&metrics=global/loss")
+    page.click(f"input[value={key}] + span")
+    assert axis_name(page) == name
+    page.hover(FIRST, 30, 0)
+    heading, rows = page.tip()
+    found = re.fullmatch(words, heading)
+    assert found is not None
+    place = float(found[1].replace(",", ""))
+    for label, text in rows.items():
+        said = re.fullmatch(r"(\w+), seed (\d) \(round (\d+)\)", label)
+        assert said is not None
+        run, round = trained / f"{said[1].lower()}-{said[2]}", int(said[3])
+        spent = [sum(row_of(run, number)[column] for column in columns) for number in range(1, round + 2)]
+        assert sum(spent[:-1]) <= place * (1 + 1e-3)
+        assert place <= sum(spent) * (1 + 1e-3), "the next round had not ended"
+        assert numbers(text)[0] == pytest.approx(row_of(run, round)["global/loss"], rel=5e-4)
+    assert len(rows) == 4
+
+
+def test_a_run_that_did_not_count_all_its_rounds_has_no_sums(page: Page, tmp_path: Path) -> None:
+    make_run(tmp_path / "whole", "FedAvg")
+    older = make_run(tmp_path / "older", "FedBC")
+    lines = (older / "metrics.csv").read_text().splitlines()
+    at = lines[0].split(",").index("train/steps")
+    cells = lines[2].split(",")
+    lines[2] = ",".join([*cells[:at], "", *cells[at + 1 :]])
+    (older / "metrics.csv").write_text("\n".join(lines) + "\n")
+    write_dashboard(find_runs([tmp_path]), tmp_path / "page.html")
+    page.open(tmp_path / "page.html", "x=steps&metrics=global/acc")
+    assert len(page.lines()) == 1
+    assert page.texts("#hint")[0].endswith("Without a count of client steps, and so not drawn: 1 run.")

@@ -19,7 +19,7 @@ from fedlit.errors import ConfigError, DataError
 FRACTIONS = st.floats(0, 1, exclude_max=True)
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 SEEDS = st.integers(0, 2**32 - 1)
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 
 class Given(FederatedDataModule):

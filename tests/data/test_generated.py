@@ -1,5 +1,6 @@
 """Laws of computed data: a sample follows from its row number, in every program; nothing else is stored."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ import torch
 
 from fedlit import FedAvg, FederatedTrainer, Softmax
 from fedlit.data import Generated
+from fedlit.engines.compiler import compile_program
 from fedlit.errors import ConfigError
+from tests.problems import traced_program
 
 
 def ready(**options: Any) -> Generated:
@@ -45,10 +48,13 @@ def test_a_client_has_its_classes_and_all_classes_occur() -> None:
     assert (counts.sum(0) > 0).all()
 
 
-def test_a_compiled_program_computes_the_same_samples() -> None:
+@pytest.mark.parametrize("build", [traced_program, pytest.param(compile_program, marks=pytest.mark.slow)])
+def test_a_program_computes_the_same_samples(build: Callable[..., Any]) -> None:
+    """Compiling it takes half a minute; tests/engines/test_dropout.py compiles a hash like this one."""
     data = ready()
     rows = torch.arange(0, 1000, 7)
-    x, y = torch.compile(lambda index: data.rows(data.store, index))(rows)
+    given = [rows, data.store["x"]]
+    x, y = build(lambda index, means: data.rows({"x": means}, index), given)(*given)
     assert torch.equal(y, data.labels(data.store, rows))
     assert (x - data.rows(data.store, rows)[0]).abs().max() < 1e-6
 

@@ -104,7 +104,8 @@ def test_diversity_tests_each_client_on_all_test_pictures_of_its_labels() -> Non
 # ---- augmentation ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("augment", ["crop", "crop_flip"])
+@pytest.mark.usefixtures("program")
+@pytest.mark.parametrize("augment", [pytest.param("crop", marks=pytest.mark.slow), "crop_flip"])
 def test_augmented_training_is_the_same_in_both_engines(augment: str) -> None:
     def trained(engine: str, **options: Any) -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
@@ -266,14 +267,13 @@ print(data.partition_hash)
 def test_the_same_seed_gives_the_same_partition_of_the_real_set_in_two_processes(real: Real) -> None:
     root = str(real("mnist", "MNIST/raw"))
 
-    def hash_in_a_process(seed: int) -> str:
-        command = [sys.executable, "-c", SCRIPT, root, str(seed)]
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
-
-    here = MNIST(root=root, seed=1)
+    here, other = (MNIST(root=root, seed=seed) for seed in (1, 2))
     here.setup()
-    assert hash_in_a_process(1) == here.partition_hash
-    assert hash_in_a_process(2) != here.partition_hash
+    other.setup()
+    command = [sys.executable, "-c", SCRIPT, root, "1"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+    assert told == here.partition_hash
+    assert told != other.partition_hash
 
 
 def test_cifar_as_in_exp_alpha_is_35000_15000_10000(real: Real) -> None:
@@ -306,6 +306,7 @@ def test_tail_split_of_the_real_cifar_has_the_share_of_the_reference(real: Real,
     assert round(100 * seen / total, 2) == float(share)
 
 
+@pytest.mark.slow  # its program alone takes half a minute; smaller ones are compiled in tests/engines
 def test_lenet_on_real_cifar_runs_in_both_engines(real: Real) -> None:
     def trained(engine: str, **options: Any) -> dict[str, torch.Tensor]:
         data = CIFAR10(root=str(real("cifar10", "cifar-10-batches-py")), augment="crop", limit=40, seed=1)

@@ -14,6 +14,7 @@ from fedlit.errors import ConfigError, DataError
 X = np.arange(24, dtype=np.float32).reshape(8, 3)
 Y = np.array([0, 1, 2, 0, 1, 2, 0, 1])
 CLIENT = np.array([5, 5, 5, 5, 2, 2, 2, 2])
+TOKENS = np.arange(24).reshape(8, 3)
 
 
 def ready(x: Any = X, y: Any = Y, client: Any = CLIENT, **options: Any) -> TensorData:
@@ -104,12 +105,19 @@ def test_the_sample_shape_may_have_any_number_of_dimensions() -> None:
         ({"x": X[:0], "y": Y[:0], "client": CLIENT[:0]}, r"x is empty.*\(0, 3\).*at least one sample"),
         ({"x": X[:, :0]}, r"x is empty.*\(8, 0\)"),
         ({"x": np.float32(1)}, r"x is empty.*\(\)"),
-        ({"x": X.astype("int64")}, r"x has type int64.*x\.astype\('float32'\)"),
+        ({"x": X.astype("int64") - 1}, r"x has token id -1 in row 0.*Renumber the tokens"),
+        ({"x": X.astype("int64"), "num_tokens": 20}, r"token id 20 in row 6.*0 to 19 \(num_tokens is 20\)"),
         ({"x": torch.ones(8, 3, dtype=torch.bool)}, r"x has type bool.*x\.float\(\)"),
         ({"x": X.astype(complex)}, r"x has type complex128"),
         ({"y": Y - 1}, r"y has label -1 in row 0.*Renumber"),
         ({"y": Y, "num_classes": 2}, r"y has label 2 in row 2.*0 to 1 \(num_classes is 2\).*correct num_classes"),
-        ({"y": Y + 0.5}, r"y has type float64.*y\.astype\('int64'\)"),
+        ({"y": Y + 0.5, "num_classes": 3}, r"y has type float64.*y\.astype\('int64'\)"),
+        ({"y": Y == 0}, r"y has type bool.*y\.astype\('int64'\)"),
+        ({"y": np.where(Y == 2, np.nan, Y)}, r"y has NaN or infinite values in 2 of its 8 rows, first in row 2"),
+        ({"y": np.zeros((8, 3), int)}, r"y has shape \(8, 3\).*argmax\(1\) of a one-hot table"),
+        ({"y": np.zeros((8, 3, 1))}, r"y has shape \(8, 3, 1\).*\(rows, targets\)"),
+        ({"x": TOKENS, "y": TOKENS - 1}, r"y has token id -1 in row 0"),
+        ({"x": TOKENS, "y": np.where(TOKENS > 20, -100, TOKENS)}, r"y is -100 at every place of row 7"),
         ({"y": Y[:, None]}, r"y has shape \(8, 1\).*y\.reshape\(-1\)"),
         ({"client": CLIENT / 2}, r"client has type float64.*client\.astype"),
         ({"client": np.array(["a", None] * 4)}, r"client has type object"),
@@ -138,3 +146,31 @@ def test_fewer_than_one_class_is_refused() -> None:
 def test_a_client_with_one_sample_trains_and_is_not_tested() -> None:
     data = ready(client=np.array([0, 0, 0, 0, 0, 0, 0, 1]))
     assert [len(data.everyone.train[1]), len(data.everyone.test[1])] == [1, 0]
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "uint16", "int32", "int64"])
+def test_token_ids_reach_a_net_as_int64(kind: str) -> None:
+    data = ready(TOKENS.astype(kind), TOKENS)
+    x, y = data.rows(data.store, torch.tensor([2, 7]))
+    assert (x.dtype, x.tolist(), y.tolist()) == (torch.int64, TOKENS[[2, 7]].tolist(), TOKENS[[2, 7]].tolist())
+
+
+def test_tokens_are_counted_apart_from_the_classes_of_their_rows() -> None:
+    assert (ready(TOKENS, Y).num_classes, ready(TOKENS, TOKENS).num_classes) == (3, 24)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("float16", "float32"), ("float32", "float32"), ("float64", "float64")])
+def test_numbers_are_kept_as_targets_and_have_no_classes(kind: str, kept: str) -> None:
+    data = ready(y=Y.astype(kind))
+    assert (data.store["y"].dtype, data.num_classes, data.is_labelled) == (getattr(torch, kept), 0, False)
+
+
+def test_partition_of_targets_has_the_same_hash_in_every_precision() -> None:
+    y = np.random.default_rng(0).normal(size=8)
+    single, double, other = ready(y=y.astype("float32")), ready(y=y), ready(y=y + 1)
+    assert single.partition_hash == double.partition_hash != other.partition_hash
+
+
+def test_description_of_targets_counts_samples_and_no_classes() -> None:
+    (first, _) = ready(y=Y.astype(float)).describe()["clients"]
+    assert first == {"train": 3, "val": 0, "test": 1}

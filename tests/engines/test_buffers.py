@@ -1,6 +1,7 @@
 """Nets that run in one eager lane, BatchNorm, other buffers and recurrent layers, agree with the sequential engine."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from fedlit import CharLSTM, Client, FedAvg, FedBC, FederatedTrainer, ResNet20, 
 from fedlit.engines.program import Layout, LocalProgram
 from fedlit.params import Params, clone, with_prefix
 from fedlit.step import Batch, Phase
+from tests.engines.test_compiler_contract import needs_compiler
 from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data
 
 LETTERS = 11
@@ -84,6 +86,10 @@ CASES: dict[str, Case] = {
 }
 
 
+EAGER = {"engine": "vectorized", "compiled": False}
+COMPILED = {"engine": "vectorized", "compiled": True, "workers": 2}
+
+
 def fedavg(net: nn.Module) -> Client:
     return FedAvg(net, lr=0.05, batch_size=4, local_epochs=1)
 
@@ -103,10 +109,11 @@ def everything(trainer: FederatedTrainer) -> Params:
     return with_prefix("z", trainer.loop.client.net.state_dict()) | kept_rows(trainer)
 
 
-def assert_equal(slow: FederatedTrainer, fast: FederatedTrainer, within: float = 1e-10) -> None:
+def assert_equal(slow: FederatedTrainer, fast: FederatedTrainer, within: float = 1e-10, compiled: bool = False) -> None:
     expected, found = everything(slow), everything(fast)
     assert (slow.summary["engine"], fast.summary["engine"]) == ("sequential", "vectorized")
-    assert (fast.summary["lanes"], fast.summary["compiled"]) == (1, False)
+    assert (fast.summary["lanes"], fast.summary["compiled"]) == (1, compiled)
+    assert (fast.summary["compiles"] == "step") == compiled
     assert {name: value.dtype for name, value in found.items()} == {k: v.dtype for k, v in expected.items()}
     exact = [name for name, value in expected.items() if not value.is_floating_point()]
     assert all(torch.equal(found.pop(name), expected.pop(name)) for name in exact)
@@ -117,30 +124,58 @@ def assert_equal(slow: FederatedTrainer, fast: FederatedTrainer, within: float =
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_eager_lane_equals_sequential(case: str) -> None:
-    assert_equal(trained(case), trained(case, engine="vectorized"))
+    assert_equal(trained(case), trained(case, **EAGER))
+
+
+@needs_compiler
+@pytest.mark.parametrize("case", ["batchnorm", "batchnorm without statistics", "buffers of a user"])
+def test_compiled_step_equals_sequential(case: str) -> None:
+    """Full batches are compiled; some of every client's last batches are ragged and run eagerly."""
+    assert_equal(trained(case, fedbc), trained(case, fedbc, **COMPILED), compiled=True)
+
+
+@needs_compiler
+def test_resumed_run_calls_the_same_compiled_step(tmp_path: Path) -> None:
+    whole = trained("batchnorm", **COMPILED)
+    half = trained("batchnorm", **COMPILED, rounds=1)
+    half.save_checkpoint(tmp_path / "half.ckpt")
+    torch.manual_seed(2)
+    options = {"rounds": 2, "clients_per_round": 3, "precision": "64-true", "initial_weights": "net"}
+    resumed = FederatedTrainer(**options, enable_progress_bar=False)
+    resumed.fit(fedavg(normed()), datamodule=CASES["batchnorm"][1](), ckpt_path=tmp_path / "half.ckpt")
+    assert (resumed.summary["compiled"], resumed.summary["compiles"]) == (True, "step")
+    expected, found = everything(whole), everything(resumed)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_step_of_a_deep_net_equals_sequential() -> None:
+    """ResNet-20; of the first client's nine rows one batch is ragged. Compiling takes about a minute."""
+    assert_equal(trained("resnet20"), trained("resnet20", **COMPILED), compiled=True)
 
 
 @pytest.mark.parametrize("case", ["batchnorm", "buffers of a user", "lstm"])
 def test_optimiser_memory_and_states_are_carried_beside_the_buffers(case: str) -> None:
-    assert_equal(trained(case, fedbc), trained(case, fedbc, engine="vectorized", workers=2))
+    assert_equal(trained(case, fedbc), trained(case, fedbc, **EAGER, workers=2))
 
 
 def test_buffers_survive_windows_of_a_long_timeline(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = trained("buffers of a user")
     monkeypatch.setattr("fedlit.engines.choose.MAX_CAPACITY", 2)
-    assert_equal(slow, trained("buffers of a user", engine="vectorized"))
+    assert_equal(slow, trained("buffers of a user", **EAGER))
 
 
 @pytest.mark.filterwarnings("ignore:Found .* in eval mode")
 def test_net_that_comes_in_evaluation_mode_is_trained_in_training_mode() -> None:
-    slow, fast = (trained("batchnorm", lambda net: fedavg(net.eval()), engine=e) for e in ("sequential", "vectorized"))
+    slow, fast = (trained("batchnorm", lambda net: fedavg(net.eval()), **form) for form in ({}, EAGER))
     assert_equal(slow, fast)
     assert fast.loop.client.net[1].num_batches_tracked > 0
 
 
 @pytest.mark.parametrize("case", ["batchnorm", "buffers of a user", "lstm"])
 def test_single_precision_engines_agree_to_a_thousandth(case: str) -> None:
-    slow, fast = (trained(case, precision="32-true", engine=e) for e in ("sequential", "vectorized"))
+    slow, fast = (trained(case, precision="32-true", **form) for form in ({}, EAGER))
     assert_equal(slow, fast, within=1e-3)
 
 
@@ -153,7 +188,7 @@ def test_a_step_changes_none_of_the_buffers_that_it_is_given() -> None:
     program = LocalProgram(client, Phase(), TensorData.rows, 1, Layout.of(carried), Layout.of({}))
     batch = Batch(torch.randn(4, FEATURES), torch.zeros(4, dtype=torch.int64), torch.full((4,), 0.25))
     before = clone(carried)
-    moved = program.update(carried, {}, batch, None, torch.tensor(0.1))
+    moved = program.update(carried, {}, batch, None, None, torch.tensor(0.1))
     assert all(torch.equal(carried[name], before[name]) for name in before)
     assert not torch.equal(moved["buffers.1.running_mean"], before["buffers.1.running_mean"])
     assert int(moved["buffers.1.num_batches_tracked"]) == 1

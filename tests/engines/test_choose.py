@@ -1,6 +1,9 @@
-"""Which engine trains what: rules for nets that the vectorized engine runs in one eager lane, and counted work."""
+"""Which engine trains what: rules for nets that the vectorized engine runs in one lane, and counted work."""
 
+import os
+import re
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -8,9 +11,31 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlit import CharLSTM, FedAvg
-from fedlit.engines.choose import Choice, Request, choose, step_flop
+from fedlit import (
+    CharLSTM,
+    Client,
+    Cloud,
+    Ditto,
+    FedAvg,
+    FedBCD,
+    FedBCDI,
+    FedProx,
+    PerFedAvg,
+    PFedMe,
+    ResNet20,
+    Softmax,
+)
+from fedlit.clock import Clock
+from fedlit.engines.choose import Choice, Request, Room, choose
+from fedlit.engines.cost import estimated_step_s, step_flop
+from fedlit.engines.probe import net_passes
 from fedlit.errors import ConfigError
+from fedlit.server.base import ServerCallback
+from fedlit.server.buffer import Buffer
+from tests.conftest import TINY, Call
+from tests.engines.test_compiler_contract import needs_compiler
+from tests.problems import FEATURES as FIVE
+from tests.problems import run, tiny_data
 
 FEATURES = 6
 LONG = 10**6
@@ -44,16 +69,20 @@ def with_layer(layer: nn.Module) -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 4), layer, nn.Linear(4, 3))
 
 
-ONE_LANE: dict[str, tuple[Callable[[], nn.Module], str]] = {
+Net = tuple[Callable[[], nn.Module], str]
+MIXING: dict[str, Net] = {
     "batchnorm": (lambda: with_layer(nn.BatchNorm1d(4)), "the buffer '1.running_mean', so its batches are not padded"),
     "batchnorm without statistics": (
         lambda: with_layer(nn.BatchNorm1d(4, track_running_stats=False)),
         "has BatchNorm, so its batches are not padded",
     ),
     "constant": (Scaled, "the buffer 'scale', so its batches are not padded"),
+}
+RECURRENT: dict[str, Net] = {
     "lstm": (lambda: Recurrent(nn.LSTM), "recurrent layers are unrolled by the compiler"),
     "gru": (lambda: Recurrent(nn.GRU), "recurrent layers are unrolled by the compiler"),
 }
+ONE_LANE = MIXING | RECURRENT
 
 
 def chosen(net: nn.Module, rounds: int = LONG, **request: Any) -> Choice:
@@ -61,29 +90,54 @@ def chosen(net: nn.Module, rounds: int = LONG, **request: Any) -> Choice:
     return choose(Request(**request), client, np.full(6, 10), per_round=4, rounds=rounds, sample=torch.ones(FEATURES))
 
 
-@pytest.mark.parametrize("compiled", [None, False])
-@pytest.mark.parametrize("net", ONE_LANE)
+@pytest.mark.parametrize(("net", "compiled"), [*product(RECURRENT, [None, False]), *product(MIXING, [False])])
 def test_forced_vectorized_takes_one_eager_lane_and_says_why(net: str, compiled: bool | None) -> None:
     make, why = ONE_LANE[net]
     choice = chosen(make(), engine="vectorized", compiled=compiled)
     assert (choice.engine, choice.lanes, choice.workers, choice.compiled) == ("vectorized", 1, 1, False)
-    assert choice.line().startswith("engine: vectorized, 1 lanes × 1 workers, eager (")
+    assert choice.line().startswith("engine: vectorized, 1 lane × 1 worker, eager (")
     assert why in choice.line()
 
 
+@needs_compiler
+@pytest.mark.parametrize("net", MIXING)
+def test_a_net_that_mixes_rows_is_compiled_step_by_step(net: str) -> None:
+    choice = chosen(MIXING[net][0](), engine="vectorized", workers=2)
+    assert (choice.lanes, choice.compiled, choice.compiles) == (1, True, "step")
+    assert choice.line().startswith("engine: vectorized, 1 lane × 2 workers, compiled step by step (about")
+
+
+@needs_compiler
 @pytest.mark.parametrize("rounds", [1, LONG])
-@pytest.mark.parametrize("net", ONE_LANE)
-def test_auto_trains_such_nets_one_by_one_and_says_why(net: str, rounds: int) -> None:
-    make, why = ONE_LANE[net]
+@pytest.mark.parametrize("net", MIXING)
+def test_auto_compiles_a_step_where_it_pays(net: str, rounds: int) -> None:
+    choice = chosen(MIXING[net][0](), rounds)
+    assert choice.compiled == (rounds == LONG)
+    assert choice.compiled or "compiling would not pay" in choice.line()
+
+
+@needs_compiler
+def test_auto_compiles_no_deep_step_that_is_not_taken_often() -> None:
+    """Compiling takes longer for every layer, and the sequential engine has threads too."""
+    client, sample = FedAvg(ResNet20(), batch_size=32), torch.zeros(3, 32, 32)
+    planned, room = np.full(6, 10), Room(threads=2)
+    short, long = (choose(Request(), client, planned, 4, rounds, sample, room=room) for rounds in (2, LONG))
+    assert (short.engine, long.engine, long.compiles) == ("sequential", "vectorized", "step")
+
+
+@pytest.mark.parametrize("rounds", [1, LONG])
+@pytest.mark.parametrize("net", RECURRENT)
+def test_auto_trains_recurrent_nets_one_by_one_and_says_why(net: str, rounds: int) -> None:
+    make, why = RECURRENT[net]
     choice = chosen(make(), rounds)
     assert choice.engine == "sequential"
     assert why in choice.line()
 
 
 @pytest.mark.parametrize("engine", ["vectorized", "auto"])
-@pytest.mark.parametrize("net", ONE_LANE)
-def test_compiling_such_nets_is_refused(net: str, engine: str) -> None:
-    make, why = ONE_LANE[net]
+@pytest.mark.parametrize("net", RECURRENT)
+def test_compiling_recurrent_nets_is_refused(net: str, engine: str) -> None:
+    make, why = RECURRENT[net]
     with pytest.raises(ConfigError, match=r"trainer\.compiled is true, but .* Leave trainer\.compiled out") as refused:
         chosen(make(), engine=engine, compiled=True)
     assert why in str(refused.value)
@@ -106,8 +160,8 @@ def test_nothing_is_refused_where_the_sequential_engine_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("request_", [{}, {"lanes": 4}, {"compiled": True}], ids=["", "lanes", "compiled"])
-def test_dropout_beside_batchnorm_is_still_trained_one_by_one(request_: dict[str, Any]) -> None:
-    net = with_layer(nn.Sequential(nn.BatchNorm1d(4), nn.Dropout(0.5)))
+def test_a_layer_that_draws_beside_batchnorm_is_still_trained_one_by_one(request_: dict[str, Any]) -> None:
+    net = with_layer(nn.Sequential(nn.BatchNorm1d(4), nn.RReLU()))
     choice = chosen(net, engine="vectorized", **request_)
     assert choice.engine == "sequential"
     assert "draws random numbers" in choice.why
@@ -128,3 +182,122 @@ def test_operations_of_an_lstm_are_counted(dtype: torch.dtype) -> None:
     client = FedAvg(CharLSTM(letters, embedding, hidden).to(dtype), batch_size=rows)
     lstm = steps * 4 * hidden * ((embedding + hidden) + (hidden + hidden))
     assert step_flop(client, torch.zeros(steps, dtype=torch.int64)) == 3 * 2 * rows * (lstm + hidden * letters)
+
+
+def heavy(room: Room, **request: Any) -> Choice:
+    """A net whose steps gain from threads."""
+    client = FedAvg(nn.Linear(1000, 1000), batch_size=64)
+    asked, planned = Request(engine="sequential", **request), np.full(6, 10)
+    return choose(asked, client, planned, 4, LONG, torch.ones(1000), evaluated_rows=1000, room=room)
+
+
+def test_threads_are_those_that_were_asked_for_else_openmps_else_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = len(os.sched_getaffinity(0))
+    for variable, threads, expected, source in [
+        ("", None, cores, "the cores of this process"),
+        ("3", None, 3, "OMP_NUM_THREADS"),
+        ("3", 5, 5, "trainer.threads"),
+        ("", 5, 5, "trainer.threads"),
+        ("many", None, cores, "the cores of this process"),
+    ]:
+        monkeypatch.setattr("fedlit.engines.choose._OMP_NUM_THREADS", variable)
+        room = Room(threads=threads)
+        choice = heavy(room)
+        assert (choice.threads, choice.evaluation_threads) == (expected, expected)
+        assert room.line(choice).startswith(f"threads: {expected} in training, {expected} in evaluation")
+        assert source in room.line(choice)
+
+
+def test_a_compiled_program_has_as_many_workers_as_threads_are_allowed() -> None:
+    client = FedAvg(Softmax(FEATURES, 3), batch_size=4)
+    asked, planned = Request(engine="vectorized", compiled=True), np.full(6, 10)
+    room = Room(threads=3)
+    choice = choose(asked, client, planned, 4, LONG, torch.ones(FEATURES), room=room)
+    assert choice.workers == 3
+    assert room.line(choice).startswith("threads: 3 in training, 1 in evaluation; at most 3")
+
+
+def test_openmps_variable_is_read_and_the_choice_is_told(call: Call, caplog: pytest.LogCaptureFixture) -> None:
+    """tests/conftest.py sets it to 1, before fedlit is imported."""
+    assert call(f"fit {TINY}").code == 0
+    assert "threads: 1 in training, 1 in evaluation (OMP_NUM_THREADS)" in caplog.messages
+
+
+def test_a_resumed_run_keeps_its_threads(call: Call) -> None:
+    assert call(f"fit {TINY} --trainer.threads 1").code == 0
+    assert call(f"fit {TINY} --trainer.rounds 4 --resume").code == 0
+    answer = call(f"fit {TINY} --trainer.rounds 5 --trainer.threads 7 --resume")
+    assert answer.code == 2
+    assert "trainer.threads is 7, but the run to resume used 1" in answer.err
+    assert call("fit --config synthetic_fedbc --trainer.threads 0").err.startswith("fedlit: trainer.threads is 0; give")
+
+
+# ---- counted work ----------------------------------------------------------------------------------------------------
+
+ALL_LOCAL: dict[str, Any] = {"batch_size": 4, "lr": 0.01}
+PASSES: dict[str, tuple[Callable[[nn.Module], Client], dict[str, int]]] = {
+    "FedAvg": (lambda net: FedAvg(net, **ALL_LOCAL), {"training_step": 1}),
+    "pFedMe": (lambda net: PFedMe(net, inner_steps=7, **ALL_LOCAL), {"training_step": 7}),
+    "Per-FedAvg": (lambda net: PerFedAvg(net, **ALL_LOCAL), {"training_step": 3}),
+    "Per-FedAvg, first order": (lambda net: PerFedAvg(net, form="fo", **ALL_LOCAL), {"training_step": 2}),
+    "FedBCD-I": (lambda net: FedBCDI(net, **ALL_LOCAL), {"training_step": 1, "pull_step": 0}),
+    "Ditto": (lambda net: Ditto(net, **ALL_LOCAL), {"training_step": 1, "personal_step": 1}),
+    "Ditto, interleaved": (lambda net: Ditto(net, order="interleaved", **ALL_LOCAL), {"training_step": 2}),
+}
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_of_the_net_in_a_step_are_counted(name: str) -> None:
+    make, expected = PASSES[name]
+    client = make(with_layer(nn.Dropout(0.5)).eval())
+    client.prepare()
+    before = {name: value.clone() for name, value in client.state_dict().items()}
+    found = {
+        phase.step_method: net_passes(client, phase.step_method, torch.ones(FEATURES)) for phase in client.phases()
+    }
+    assert found == expected
+    assert all(torch.equal(value, before[name]) for name, value in client.state_dict().items())
+    assert not client.net.training
+
+
+def test_estimate_grows_with_the_passes_of_a_step() -> None:
+    few, many = (PFedMe(Softmax(FEATURES, 3), inner_steps=steps, **ALL_LOCAL) for steps in (2, 10))
+    short, long = (estimated_step_s(client, torch.ones(FEATURES), threads=1) for client in (few, many))
+    assert long > 4 * short
+
+
+class Counting(ServerCallback):
+    """The local steps of all phases of a run, as they are taken; servers have copies, which count together."""
+
+    steps = 0
+
+    def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
+        counted = trainer.loop.gathering.solves(cohort, trainer.loop.gathering.work_methods)
+        Counting.steps += sum(int(counted[phase.work_method].sum()) for phase in client.phases())
+
+
+EVENTS: dict[str, tuple[Callable[[nn.Module], Client], dict[str, Any]]] = {
+    "drawn steps": (lambda net: FedBCD(net, most_steps=5, **ALL_LOCAL), {}),
+    "two phases": (lambda net: FedBCDI(net, most_steps=5, **ALL_LOCAL), {}),
+    "stragglers": (lambda net: FedProx(net, stragglers=0.5, local_epochs=4, **ALL_LOCAL), {}),
+    "a cloud whose servers do not wait": (
+        lambda net: FedAvg(net, **ALL_LOCAL),
+        {"cloud": Cloud(4, first=2), "clock": Clock(), "sampler": "earliest", "clients_per_round": 2},
+    ),
+    "a buffer": (
+        lambda net: FedAvg(net, **ALL_LOCAL),
+        {"buffer": Buffer(size=2, concurrency=6), "clock": Clock()},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVENTS)
+def test_steps_that_auto_counts_are_those_that_are_taken(name: str) -> None:
+    make, options = EVENTS[name]
+    Counting.steps = 0
+    client = make(Softmax(FIVE, 3).double())
+    options = {"rounds": 12, "clients_per_round": 8, "engine": "auto", "callbacks": [Counting()]} | options
+    trainer = run(client, tiny_data(tuple(range(16, 32))), **options)
+    counted = re.search(r"about ([\d,]+) local steps", trainer.summary["why"])
+    assert counted is not None
+    assert 0.7 < int(counted[1].replace(",", "")) / Counting.steps < 1.4

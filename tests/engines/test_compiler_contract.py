@@ -17,16 +17,21 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fedlit
-from fedlit.engines.compiler import compile_program, missing_compiler, repeat_while
+from fedlit.engines.compiler import compile_program, entry_address, missing_compiler, repeat_while
 
 ROOT = Path(fedlit.__file__).parent
 PRIVATE = {
     "engines/compiler.py": {
+        "torch._functorch.compile_utils.fx_graph_cse",
         "torch._higher_order_ops.while_loop.while_loop_op",
         "torch._inductor",
         "torch._inductor.compile",
         "torch._inductor.config",
         "torch._inductor.config.unsafe_marked_cacheable_functions",
+        "torch._inductor.lowering.lowerings",
+        "torch._inductor.lowering.make_fallback",
+        "torch._inductor.lowering.needs_realized_inputs",
+        "torch._inductor.lowering.needs_realized_inputs.discard",
     },
     "client.py": {"torch.nn.modules.batchnorm._BatchNorm"},
     "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
@@ -127,6 +132,16 @@ def test_functions_can_be_marked_as_cacheable() -> None:
 def test_compiled_program_gives_the_numbers_of_a_plain_loop(compiled: Program, first: int, last: int) -> None:
     (x,) = compiled(*arguments(first, last))
     assert x.tolist() == expected(first, last)
+
+
+@needs_compiler
+def test_entry_of_a_compiled_program_is_found(compiled: Program) -> None:
+    """`tests/engines/test_lanes.py` calls it."""
+    assert entry_address(compiled) is not None
+
+
+def test_a_program_that_is_not_compiled_has_no_entry(traced: GraphModule) -> None:
+    assert entry_address(traced) is None
 
 
 @needs_compiler

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedlit import MLP, Client, FedAvg, FedBC, FedBCD, FedProx
 from fedlit.local import LocalSGD
 from fedlit.params import Params
+from tests.kinds import slow_but
 from tests.problems import (
     CLASSES,
     FEATURES,
@@ -18,6 +19,7 @@ from tests.problems import (
     run,
     tiny_data,
     tiny_net,
+    traced_program,
     weights_of,
 )
 
@@ -87,8 +89,13 @@ def test_gradient_is_taken_at_the_optimisers_point(reference) -> None:
     assert largest_difference(reference["gradient_elsewhere"][0], at_the_parameters) > 1e-4
 
 
-@pytest.mark.parametrize("maker", MAKERS)
-@pytest.mark.parametrize(("lanes", "workers"), [(1, 1), (2, 1), (3, 2), (1, 2)])
+LANES = [(1, 1), (2, 1), (3, 2), (1, 2)]
+QUICK = [*((maker, 3, 2) for maker in MAKERS), *(("fedbc", *one) for one in LANES if one != (3, 2))]
+
+
+@pytest.mark.parametrize(
+    ("maker", "lanes", "workers"), slow_but(QUICK, [(maker, *one) for maker in MAKERS for one in LANES])
+)
 def test_eager_vectorized_equals_sequential(reference, maker: str, lanes: int, workers: int) -> None:
     trainer = run(MAKERS[maker](), engine="vectorized", compiled=False, lanes=lanes, workers=workers)
     weights, rows, losses = reference[maker]
@@ -99,7 +106,21 @@ def test_eager_vectorized_equals_sequential(reference, maker: str, lanes: int, w
     assert trainer.loop.history.series("train/loss")[1] == pytest.approx(losses, abs=1e-10)
 
 
-COMPILED = [("fedavg_all_options", 2, 2), ("fedprox", 1, 1), ("fedbc", 3, 2), ("carried_state", 2, 1)]
+@pytest.mark.parametrize("maker", MAKERS)
+def test_program_that_is_compiled_equals_sequential(reference, maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedlit.engines.vectorized.compile_program", traced_program)
+    trainer = run(MAKERS[maker](), engine="vectorized", compiled=True, lanes=2, workers=2)
+    weights, rows, _ = reference[maker]
+    assert largest_difference(weights_of(trainer), weights) <= 1e-10
+    assert largest_difference(kept_rows(trainer), rows) <= 1e-10
+
+
+COMPILED = [
+    ("fedavg_all_options", 2, 2),
+    pytest.param("fedprox", 1, 1, marks=pytest.mark.slow),
+    pytest.param("fedbc", 3, 2, marks=pytest.mark.slow),
+    pytest.param("carried_state", 2, 1, marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("maker", "lanes", "workers"), COMPILED)
@@ -120,6 +141,7 @@ def test_single_precision_engines_agree_to_a_thousandth(maker: str) -> None:
     assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-3
 
 
+@pytest.mark.usefixtures("program")
 def test_convolutional_net_gets_one_lane_and_equals_sequential_compiled() -> None:
     def client() -> FedBC:
         torch.manual_seed(1)
@@ -172,6 +194,7 @@ def test_large_dense_nets_get_one_lane_and_small_ones_several() -> None:
     assert small.summary["lanes"] > 1
 
 
+@pytest.mark.usefixtures("program")
 def test_a_compiled_lane_alone_may_return_what_it_was_given() -> None:
     """ASPG hands the parameters of a step on as its memory: the loop's operator refuses an input as its output."""
 

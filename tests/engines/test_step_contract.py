@@ -68,8 +68,9 @@ def test_what_a_step_is_given_is_read_only(cls: type[Client], engine: str) -> No
         run(cls(tiny_net(), **LOCAL), **ENGINES[engine])
 
 
-def test_sequential_engine_names_what_was_changed_and_where() -> None:
-    with pytest.raises(ConfigError, match=r"changes 'global_params\.linear\.weight'.* client \d, local step 1 \("):
+def test_what_was_changed_is_named_before_the_first_round() -> None:
+    said = r"changes 'global_params\.linear\.weight'.* while WritesReceived\.training_step was tried on 4 rows"
+    with pytest.raises(ConfigError, match=said):
         run(WritesReceived(tiny_net(), **LOCAL))
 
 
@@ -123,23 +124,27 @@ def test_error_in_the_vectorized_engine_names_round_and_clients() -> None:
     assert failed.value.__notes__ == ["This happened in round 1, training_step of client 0."]
 
 
-class Branches(FedAvg):
-    """A Python branch on a value, which a traced or mapped step cannot take."""
+class FailsOnceTried(FedAvg):
+    """Fails once it was tried: on real rows, to count, twice with padding, and for two clients."""
+
+    calls = 0
 
     def training_step(self, batch, batch_idx):
-        task = self.task_loss(batch)
-        return task if task > 0 else 2 * task
+        self.calls += 1
+        if self.calls > 5:
+            raise ValueError("a mistake of the user")
+        return self.task_loss(batch)
 
 
 def test_error_of_several_lanes_names_their_clients() -> None:
-    with pytest.raises(RuntimeError, match="data-dependent control flow") as failed:
-        run(Branches(tiny_net(), **LOCAL), clients_per_round=4, **ENGINES["two lanes"])
+    with pytest.raises(ValueError, match="a mistake of the user") as failed:
+        run(FailsOnceTried(tiny_net(), **LOCAL), clients_per_round=4, **ENGINES["two lanes"])
     assert failed.value.__notes__ == ["This happened in round 1, training_step of one of the clients 1, 3."]
 
 
 def test_error_while_a_step_is_traced_says_so() -> None:
-    with pytest.raises(Exception, match="data-dependent") as failed:
-        run(Branches(tiny_net(), **LOCAL), engine="vectorized", compiled=True, lanes=1)
+    with pytest.raises(ValueError, match="a mistake of the user") as failed:
+        run(FailsOnceTried(tiny_net(), **LOCAL), engine="vectorized", compiled=True, lanes=1)
     assert failed.value.__notes__ == [
         "This happened in round 1, training_step, while it was traced and compiled for all clients."
     ]

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedlit.experiments.board import Board, duration
+from fedlit.experiments.board import Board
 from fedlit.experiments.jobs import Job, Outcome, Status
+from fedlit.words import duration
 
 
 def outcome(status: Status, seconds: float, reason: str = "") -> Outcome:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.experiments.jobs import Job, locked, on_cores, reason_of, rounds_done, share_cores, start
+from fedlit.experiments.jobs import Job, locked, reason_of, rounds_done, share_cores, start
+from fedlit.experiments.seat import Seat, on_cores
 
 ALL = sorted(os.sched_getaffinity(0))
 
@@ -69,7 +70,7 @@ def test_a_job_waits_while_an_earlier_process_writes_its_log(tmp_path: Path) -> 
     job = job_in(tmp_path)
     with job.log.open("ab") as earlier:
         assert locked(earlier)
-        assert start(job, ALL) is None
+        assert start(job, Seat(ALL)) is None
     assert job.log.read_bytes() == b"", "it has not begun"
 
 

@@ -94,5 +94,5 @@ def test_a_record_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file cannot be made .*--out DIR"):
+    with pytest.raises(RunError, match=r"file cannot be made a folder .*--out DIR"):
         Ledger(tmp_path / "file" / "sweep.json", {}).make_folder()

@@ -1,11 +1,7 @@
 """A sweep that is stopped anywhere, even by kill -9, goes on to the same ranking, though a trial fails on the way."""
 
 import json
-import os
-import shlex
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from functools import cache
@@ -16,8 +12,9 @@ import pytest
 
 from fedlit.experiments.jobs import rounds_done
 from tests.experiments.sweeps import TINY, TOO_FAST, answer_of, write_sweep
+from tests.forked import Fork, forked
 
-ROUNDS = 80
+ROUNDS = 40
 SECONDS = 300
 PARAMETERS: dict[str, dict[str, Any]] = {
     "grid": {"model.dual_lr": {"values": [0.001]}, "model.lr": {"values": [0.02, TOO_FAST, 0.1]}},
@@ -30,16 +27,10 @@ WORDS = TINY.replace("--trainer.rounds 3", f"--trainer.rounds {ROUNDS}")
 Whole = Callable[[str], tuple[list[Any], str]]
 
 
-def words_of(method: str, work: Path) -> str:
+def words_of(method: str, work: Path, jobs: int = 2) -> str:
     """A sweep of three trials, of which one fails, in the folder `work`."""
     path = write_sweep(work / "sweep.yaml", PARAMETERS[method], method=method)
-    return f"sweep {path} --runs 3 --seed 6 --jobs 2 --out {work / 'out'} {WORDS}"
-
-
-def process_of(words: str) -> "subprocess.Popen[bytes]":
-    """The command line in a process of its own."""
-    program = "from fedlit.cli import main; main()"
-    return subprocess.Popen([sys.executable, "-c", program, *shlex.split(words)], stdout=subprocess.DEVNULL)
+    return f"sweep {path} --runs 3 --seed 6 --jobs {jobs} --out {work / 'out'} {WORDS}"
 
 
 def finished(words: str) -> str:
@@ -73,11 +64,11 @@ def children_of(parent: int) -> list[Path]:
     return [path.parent for path in stats if path.read_text().rsplit(")", 1)[1].split()[1] == str(parent)]
 
 
-def wait_until(condition: Callable[[], bool], process: "subprocess.Popen[bytes] | None" = None) -> None:
+def wait_until(condition: Callable[[], bool], process: Fork) -> None:
     deadline = time.monotonic() + SECONDS
     while not condition():
         assert time.monotonic() < deadline, "it does not come so far"
-        assert process is None or process.poll() is None, "it ended before it could be stopped"
+        assert process.poll() is None, "it ended before it could be stopped"
         time.sleep(0.01)
 
 
@@ -102,23 +93,24 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 @pytest.mark.parametrize(
-    ("method", "by"),
+    ("method", "by", "jobs"),
     [
-        ("grid", signal.SIGKILL),
-        pytest.param("grid", signal.SIGINT, marks=pytest.mark.slow),
-        pytest.param("random", signal.SIGKILL, marks=pytest.mark.slow),
-        pytest.param("random", signal.SIGTERM, marks=pytest.mark.slow),
+        ("grid", signal.SIGKILL, 1),
+        pytest.param("grid", signal.SIGKILL, 2, marks=pytest.mark.slow),
+        pytest.param("grid", signal.SIGINT, 2, marks=pytest.mark.slow),
+        pytest.param("random", signal.SIGKILL, 2, marks=pytest.mark.slow),
+        pytest.param("random", signal.SIGTERM, 2, marks=pytest.mark.slow),
     ],
 )
 def test_a_stopped_sweep_goes_on_to_the_same_ranking(
-    whole: Whole, workplace: Path, method: str, by: signal.Signals
+    whole: Whole, workplace: Path, method: str, by: signal.Signals, jobs: int
 ) -> None:
-    words = words_of(method, workplace)
-    process = process_of(words)
+    words = words_of(method, workplace, jobs)
+    process = forked(words)
     wait_until(lambda: is_in_the_middle(workplace), process)
     children = children_of(process.pid)
-    assert 1 <= len(children) <= 2
-    os.kill(process.pid, by)
+    assert 1 <= len(children) <= jobs
+    process.send_signal(by)
     assert process.wait(SECONDS) == (-by if by == signal.SIGKILL else 130)
     said = finished(words)  # at once: it waits for what the killed one left
     assert (outcome(workplace), ranking(said)) == whole(method)

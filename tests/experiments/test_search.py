@@ -119,11 +119,6 @@ def test_a_bayesian_search_takes_running_trials_and_rounded_ends(tmp_path: Path)
     assert 1e-4 < search.propose(2, trials)["model.lr"] < 1.0
 
 
-def test_a_bayesian_search_refuses_what_it_does_not_know(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="normal, which the method bayes does not know"):
-        make_search(make_sweep(tmp_path, {"model.lr": {"distribution": "normal"}}, method="bayes"), 5, 0)
-
-
 def test_without_optuna_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(ConfigError, match=r"pip install 'fedlit\[sweep\]'"):

@@ -13,7 +13,8 @@ from fedlit.errors import ConfigError
 from fedlit.experiments.commandline import parse_fit
 from fedlit.experiments.search import make_search
 from fedlit.experiments.sweep import check_sweep
-from fedlit.experiments.sweepfile import SweepFile, find_sweep, read_sweep, shipped_sweeps
+from fedlit.experiments.sweepfile import SweepFile, find_sweep, read_sweep
+from fedlit.shipped import shipped_sweeps
 from tests.experiments.sweeps import COMMAND, make_sweep, write_sweep
 
 LR: dict[str, Any] = {"model.lr": {"values": [0.01, 0.1]}}
@@ -98,7 +99,7 @@ def test_a_file_that_does_not_exist_is_refused_with_all_that_do(workplace: Path)
         ({"run_cap": 0}, "run_cap is 0"),
         ({"early_terminatee": {}}, "Did you mean 'early_terminate'"),
         ({"command": None}, "has no command"),
-        ({"command": ["python", "train.py", "${args}"]}, "calls no 'fedlit fit'"),
+        ({"command": ["python", "train.py", "${args}"]}, "does not call 'fedlit fit'"),
         ({"command": COMMAND[:-1]}, r"has no \$\{args\}"),
         ({"command": [*COMMAND, "${args_json}"]}, r"\$\{args_json\}"),
     ],
@@ -118,9 +119,9 @@ def test_a_sweep_needs_parameters_and_none_of_our_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"model.lrr": {"value": 1}}, r"sweep\.yaml: 'model\.lrr' is no option\. Did you mean 'model\.lr'\?"),
+        ({"model.lrr": {"value": 1}}, r"sweep\.yaml: 'model\.lrr' is not an option\. Did you mean 'model\.lr'\?"),
         ({"model.lr": {"values": [0.1, "fast"]}}, r"sweep\.yaml: model\.lr is 'fast', but it must be a number"),
-        ({"trainer.gpus": {"value": 1}}, r"sweep\.yaml: 'trainer\.gpus' is no option"),
+        ({"trainer.gpus": {"value": 1}}, r"sweep\.yaml: 'trainer\.gpus' is not an option"),
     ],
 )
 def test_what_fit_does_not_take_is_refused_before_any_run(
@@ -172,5 +173,5 @@ def test_the_goal_is_to_minimize_unless_given_as_w_and_b_has_it(tmp_path: Path) 
 def test_a_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
     path = write_sweep(tmp_path / "mine.yaml", LR)
     path.write_text(path.read_text() + "method: random\n")
-    with pytest.raises(ConfigError, match=r"line \d+: 'method' stands there already, in line \d+"):
+    with pytest.raises(ConfigError, match=r"line \d+: 'method' is already given in line \d+"):
         read_sweep(path)

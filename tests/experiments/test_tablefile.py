@@ -9,8 +9,9 @@ import pytest
 from fedlit.errors import ConfigError
 from fedlit.experiments.ledger import Ledger
 from fedlit.experiments.reproduction import Reproduction, value_of
-from fedlit.experiments.tablefile import TableFile, choose_cells, find_table, read_table_file, shipped_tables
+from fedlit.experiments.tablefile import TableFile, choose_cells, find_table, read_table_file
 from fedlit.results import read_run
+from fedlit.shipped import shipped_tables
 from tests.conftest import Call
 from tests.experiments.tables import SEARCH, TINY, make_table, write_table
 
@@ -125,8 +126,8 @@ def test_a_damaged_file_is_refused_with_its_name_and_the_key(
 
 
 def test_an_unknown_table_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match="There is no table 'fedbc_table9'.*Did you mean 'fedbc_table"):
-        find_table("fedbc_table9")
+    with pytest.raises(ConfigError, match="There is no table 'fedbc_table99'.*Did you mean 'fedbc_table"):
+        find_table("fedbc_table99")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)

@@ -12,9 +12,11 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 import fedlit.models
+from fedlit import FedAvg
 from fedlit.errors import ConfigError
 from fedlit.models import MLP, CharLSTM, DigitNet, LeNet, ResNet18, ResNet20, Softmax
 from fedlit.models.resnet import Block, Shortcut, SubsampleAndPad
+from tests.problems import largest_difference, run, tiny_data, weights_of
 
 ROWS = 3
 
@@ -52,9 +54,12 @@ CASES = {
     "ResNet20": Case(ResNet20, (3, 32, 32), 10, 269_722),
     "ResNet20 conv bias": Case(lambda: ResNet20(conv_bias=True), (3, 32, 32), 10, 270_410),
     "ResNet20 shortcut B": Case(lambda: ResNet20(shortcut="B"), (3, 32, 32), 10, 272_474),
+    "ResNet20 GroupNorm": Case(lambda: ResNet20(norm="group"), (3, 32, 32), 10, 269_722),
+    "ResNet20 GroupNorm B": Case(lambda: ResNet20(norm="group", groups=8, shortcut="B"), (3, 32, 32), 10, 272_474),
     "DigitNet": Case(DigitNet, (3, 28, 28), 10, 14_219_210),
     "CharLSTM": Case(CharLSTM, (80,), 80, 819_920),
     "ResNet18": Case(ResNet18, (3, 64, 64), 10, 11_181_642),
+    "ResNet18 GroupNorm": Case(lambda: ResNet18(norm="group"), (3, 64, 64), 10, 11_181_642),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 
@@ -156,6 +161,9 @@ def test_functional_gradient_equals_the_backward_pass(case: Case) -> None:
         (lambda: ResNet20(num_classes=0), "ResNet20.num_classes is 0"),
         (lambda: ResNet20(shortcut="C"), "ResNet20.shortcut is 'C'"),  # type: ignore[arg-type]  # the point
         (lambda: ResNet18(num_classes=0), "ResNet18.num_classes is 0"),
+        (lambda: ResNet20(norm="layer"), "ResNet20.norm is 'layer'"),  # type: ignore[arg-type]  # the point
+        (lambda: ResNet20(norm="group", groups=3), "ResNet20.groups is 3; give a number that divides 16"),
+        (lambda: ResNet18(norm="group", groups=0), "ResNet18.groups is 0"),
         (lambda: DigitNet(channels=0), "DigitNet.channels is 0"),
         (lambda: DigitNet(num_classes=0), "DigitNet.num_classes is 0"),
         (lambda: CharLSTM(num_classes=0), "CharLSTM.num_classes is 0"),
@@ -218,7 +226,7 @@ def test_shortcut_a_is_every_second_pixel_and_channels_of_zeros() -> None:
 def test_block_without_residual_is_the_relu_of_its_shortcut(
     width_in: int, width_out: int, expected: tuple[int, int]
 ) -> None:
-    block = Block(width_in, width_out, "A", conv_bias=False)
+    block = Block(width_in, width_out, "A", conv_bias=False, norm=nn.BatchNorm2d)
     nn.init.zeros_(block.norm2.weight)
     x = torch.randn(2, width_in, 8, 8)
     answer = block(x)
@@ -298,3 +306,22 @@ def test_char_lstm_reads_the_last_step_of_two_layers() -> None:
 
 def test_char_lstm_takes_texts_of_any_length() -> None:
     assert CharLSTM(num_classes=5, embedding=2, hidden=4)(torch.zeros(ROWS, 7, dtype=torch.int64)).shape == (ROWS, 5)
+
+
+@pytest.mark.parametrize("make", [ResNet20, ResNet18])
+def test_group_norm_leaves_no_buffers_and_no_row_to_another(make: Callable[..., nn.Module]) -> None:
+    torch.manual_seed(0)
+    net, x = make(norm="group"), torch.randn(3, 3, 32, 32)
+    assert not list(net.buffers())
+    net.train()
+    torch.testing.assert_close(net(x)[1:2], net(x[1:2]), rtol=1e-4, atol=1e-5)
+
+
+def test_resnet20_with_group_norm_trains_alike_in_both_engines() -> None:
+    def trained(engine: str) -> dict[str, Tensor]:
+        torch.manual_seed(0)
+        client = FedAvg(ResNet20(num_classes=3, norm="group").double(), lr=0.1, batch_size=4, local_steps=1)
+        options = {"compiled": False, "lanes": 2} if engine == "vectorized" else {}
+        return weights_of(run(client, tiny_data(shape=(3, 8, 8)), engine=engine, rounds=1, **options))
+
+    assert largest_difference(trained("sequential"), trained("vectorized")) < 1e-10

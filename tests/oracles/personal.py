@@ -171,13 +171,20 @@ def _inner_solve(
     steps: int,
     nu: float | None,
     l2: float,
+    momentum: float,
 ) -> Array:
-    """Gradient steps on h(theta) = f(theta) + (prox/2) |theta - w|^2: `steps` of them, or until |grad h| <= nu."""
+    """Gradient steps on h(theta) = f(theta) + (prox/2) |theta - w|^2: `steps` of them, or until |grad h| <= nu.
+
+    Nesterov: the velocity starts at 0; v <- momentum v - lr grad h(theta + momentum v), theta <- theta + v.
+    """
+    velocity = np.zeros_like(theta)
     for _ in range(steps if nu is None else 100):
-        gradient = _regularised(theta, x, y, l2)[1] + prox * (theta - w)
+        point = theta + momentum * velocity
+        gradient = _regularised(point, x, y, l2)[1] + prox * (point - w)
         if nu is not None and np.linalg.norm(gradient) <= nu:
             break
-        theta = theta - lr * gradient
+        velocity = momentum * velocity - lr * gradient
+        theta = theta + velocity
     return theta
 
 
@@ -195,6 +202,7 @@ def pfedme(
     inner_start: str = "warm",
     trained: Cohorts | None = None,
     inner_nu: float | None = None,
+    inner_momentum: float = 0.0,
     l2: float = 0.0,
 ) -> StateTrace:
     """Section 8. From w = theta = z, for each batch D (a local round): theta <- gradient steps of rate personal_lr
@@ -217,7 +225,7 @@ def pfedme(
         for batch in batches:
             start = theta if inner_start == "warm" else w
             rows, labels = problem.x[j][batch], problem.y[j][batch]
-            theta = _inner_solve(start, w, rows, labels, prox, personal_lr, inner_steps, inner_nu, l2)
+            theta = _inner_solve(start, w, rows, labels, prox, personal_lr, inner_steps, inner_nu, l2, inner_momentum)
             gradient = _clipped(prox * (w - theta), local.clip) + local.weight_decay * w
             velocity = local.momentum * velocity + gradient
             w = w - lr * velocity

@@ -89,7 +89,7 @@ def test_the_reference_is_the_one_named_else_fedavg_else_the_first(tmp_path: Pat
     assert choose_reference(groups, "FedProx").label == "FedProx"
     assert choose_reference(groups, None).label == "FedAvg"
     assert choose_reference(groups[:2], None).label == "FedBC"
-    with pytest.raises(ConfigError, match="--reference 'FedPro' is no group. Did you mean 'FedProx'"):
+    with pytest.raises(ConfigError, match="--reference 'FedPro' is not a group. Did you mean 'FedProx'"):
         check_reference(groups, "FedPro")
 
 

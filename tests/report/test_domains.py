@@ -52,7 +52,7 @@ def test_personal_models_stand_in_where_z_is_no_whole_model_and_a_note_says_so(t
     grid = domains_grid("t", [group], read_domains([group]), 1)
     assert grid is not None
     assert [entry.text for entry in grid.rows[0]] == ["FedAvg", "70.00", "70.00"]
-    assert grid.notes == ["FedAvg: z is no whole model, so these are the users' personal models."]
+    assert grid.notes == ["FedAvg: z is not a whole model, so these are the users' personal models."]
 
 
 def test_without_domains_there_is_no_table(tmp_path: Path) -> None:

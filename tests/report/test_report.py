@@ -126,6 +126,17 @@ def test_each_data_set_has_its_own_tables_and_figures(workplace: Path) -> None:
     assert {path.name for path in (workplace / "out" / "figures").iterdir()} == {"mnist", "synthetic"}
 
 
+def test_runs_with_other_measures_have_their_own_tables(workplace: Path) -> None:
+    write_run(workplace / "runs" / "classes", {"global/acc": [0.2, 0.5]}, data="TensorData")
+    write_run(workplace / "runs" / "numbers", {"global/mse": [0.4, 0.3]}, data="TensorData")
+    report = build_report(find_runs([Path("runs")]), Path("out"))
+    assert {section.data for section in report.sections} == {"TensorData (accuracy)", "TensorData (MSE)"}
+    columns = {
+        section.data: [head.name for head in section.grids[0].headings if head.name] for section in report.sections
+    }
+    assert columns == {"TensorData (accuracy)": ["global/acc"], "TensorData (MSE)": ["global/mse"]}
+
+
 def test_a_seed_that_was_run_twice_counts_once(tmp_path: Path) -> None:
     paths = [
         write_run(tmp_path / "a", {"global/acc": [0.5]}),
@@ -171,6 +182,8 @@ def test_numbers_that_are_not_finite_are_null(workplace: Path) -> None:
         ("--metric global/ac", "Did you mean 'global/acc'?"),
         ("--last 0", "--last is 0"),
         ("--against fedbc_table", "Did you mean 'fedbc_table1_synthetic_global'?"),
+        ("--against fedbc_table_2", "Did you mean 'fedbc_table2_"),
+        ("--against fedbc_tabel2", "Did you mean 'fedbc_table2_"),
         ("--reference FedAv", "Did you mean 'FedAvg'?"),
         ("--out runs/FedAvg-0/config.yaml", "cannot be made a folder"),
     ],

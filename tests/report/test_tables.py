@@ -119,9 +119,11 @@ def bold_rows(tmp_path: Path, name: str, values: dict[str, float]) -> list[str]:
         ("users/gini", {"FedAvg": 0.5, "FedBC": 0.6}, ["FedAvg"]),
         ("dual/mean", {"FedAvg": 0.5, "FedBC": 0.6}, []),
         ("global/acc", {"FedAvg": 0.60001, "FedBC": 0.6, "FedProx": 0.1}, ["FedAvg", "FedBC"]),
+        ("global/acc", {"FedAvg": 0.60001, "FedBC": 0.6}, []),
+        ("global/acc", {"FedAvg": 0.0, "FedBC": 0.0, "FedProx": 0.0}, []),
         ("global/acc", {"FedAvg": 0.6}, []),
     ],
-    ids=["higher", "lower", "neither", "ties as they are shown", "alone"],
+    ids=["higher", "lower", "neither", "ties as they are shown", "all read alike", "all zero", "alone"],
 )
 def test_the_best_of_a_column_is_bold(tmp_path: Path, name: str, values: dict[str, float], best: list[str]) -> None:
     assert bold_rows(tmp_path, name, values) == best

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from fedlit import ClientStates
-from fedlit.server.aggregate import averaged_buffers, pseudo_gradient
+from fedlit.cohort import Cohort
+from fedlit.params import row, stack
+from fedlit.server.aggregate import averaged_buffers, pseudo_gradients
 from fedlit.server.optimizers import SGD
-from fedlit.server.server import Server
+from fedlit.server.server import Server, move
 from tests.server import make_cohort
 
 WEIGHTS = torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64)
@@ -31,6 +33,11 @@ def trained(seed: int = 2) -> dict[str, Tensor]:
     """Stacked models of three clients."""
     rng = np.random.default_rng(seed)
     return {"weight": torch.from_numpy(rng.normal(size=(3, 3, 4))), "bias": torch.from_numpy(rng.normal(size=(3, 3)))}
+
+
+def pseudo_gradient(z: dict[str, Tensor], cohort: Cohort, length: float) -> dict[str, Tensor]:
+    """That of one server alone."""
+    return row(pseudo_gradients(stack([z]), [cohort], [length]), 0)
 
 
 def mean_of(params: dict[str, Tensor], weights: Tensor = WEIGHTS) -> dict[str, np.ndarray]:
@@ -56,7 +63,7 @@ def test_pseudo_gradient_of_clients_that_stayed_is_exactly_zero() -> None:
 def test_server_sgd_moves_z_its_rate_of_the_way_to_the_mean(rate: float) -> None:
     moving = server(rate)
     z = moving.z
-    moving.step(pseudo_gradient(z, make_cohort(params=trained(), weights=WEIGHTS), 1.0), {})
+    move([moving], [pseudo_gradient(z, make_cohort(params=trained(), weights=WEIGHTS), 1.0)], [{}])
     for name, mean in mean_of(trained()).items():
         expected = (1 - rate) * z[name].numpy() + rate * mean
         np.testing.assert_allclose(moving.z[name].numpy(), expected, rtol=0, atol=1e-14)
@@ -72,26 +79,40 @@ def test_clients_without_weight_do_not_move_z() -> None:
     assert torch.equal(with_other["weight"], without["weight"])
 
 
+def test_pseudo_gradients_of_several_servers_are_those_of_each_alone() -> None:
+    """Bit for bit, whatever their cohorts' sizes and the lengths of their steps."""
+    z = [z_of(net()), {name: value + 1 for name, value in z_of(net()).items()}]
+    two = {name: value[:2] for name, value in trained(3).items()}
+    cohorts = [
+        make_cohort(params=trained(), weights=WEIGHTS),
+        make_cohort(params=two, weights=torch.tensor([0.1, 0.9], dtype=torch.float64)),
+    ]
+    together = pseudo_gradients(stack(z), cohorts, [1.0, 0.25])
+    for place, length in enumerate((1.0, 0.25)):
+        alone = pseudo_gradient(z[place], cohorts[place], length)
+        assert all(torch.equal(value, together[name][place]) for name, value in alone.items())
+
+
 def test_server_step_leaves_no_gradient_behind() -> None:
     moving = server()
-    moving.step(moving.z, {})
+    move([moving], [moving.z], [{}])
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in moving.params.values())
 
 
 def test_what_is_fixed_does_not_move() -> None:
     moving = server()
     z = moving.z
-    moving.step(moving.z, {}, fixed=frozenset({"bias"}))
+    move([moving], [moving.z], [{}], fixed=frozenset({"bias"}))
     assert torch.equal(moving.z["bias"], z["bias"])
     assert not moving.z["weight"].any()
 
 
 def test_float_buffers_are_averaged_with_the_weights() -> None:
     statistics = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
-    averaged = averaged_buffers(make_cohort(buffers={"running_mean": statistics}, weights=WEIGHTS))
-    assert averaged["running_mean"].tolist() == pytest.approx([0.2 + 0.9 + 2.5, 0.4 + 1.2 + 3.0])
+    averaged = averaged_buffers([make_cohort(buffers={"running_mean": statistics}, weights=WEIGHTS)])
+    assert averaged["running_mean"][0].tolist() == pytest.approx([0.2 + 0.9 + 2.5, 0.4 + 1.2 + 3.0])
 
 
 def test_counters_are_those_of_the_first_reporting_client() -> None:
     cohort = make_cohort(reports=[False, True, True], buffers={"count": torch.tensor([7, 8, 9])}, weights=WEIGHTS)
-    assert averaged_buffers(cohort)["count"].tolist() == 8
+    assert averaged_buffers([cohort])["count"].tolist() == [8]

@@ -13,7 +13,7 @@ SIZES = np.array([1, 2, 3, 4, 10, 20])
 DRAWN = pytest.mark.parametrize("sampler", [UniformSampler(), SizeSampler()], ids=["uniform", "size"])
 SURELY = 21  # a chi-square with 5 degrees of freedom stays below in 99.9 % of all cases
 SEEDS, ROUNDS = st.integers(0, 2**32 - 1), st.integers(0, 10**6)
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 
 def cohort(sampler: Sampler, seed: int, round: int, count: int = 3) -> list[int]:
@@ -122,5 +122,5 @@ def test_sampler_that_is_given_is_taken_as_it_is() -> None:
 
 
 def test_mistyped_sampler_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(ConfigError, match="'unifrom', which is no sampler. Did you mean 'uniform'"):
+    with pytest.raises(ConfigError, match="'unifrom', which is not a sampler. Did you mean 'uniform'"):
         find_sampler("unifrom")

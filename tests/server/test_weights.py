@@ -18,7 +18,7 @@ MEMBERS = st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6), st.boolean
     lambda members: any(reports for _, _, reports in members)
 )
 WEIGHTINGS = pytest.mark.parametrize("weighting", [Samples(), Uniform(), Dual()], ids=["samples", "uniform", "dual"])
-PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is no failure
+PATIENT = settings(deadline=None, max_examples=50)  # a busy machine is not a failure
 
 Members = list[tuple[int, float, bool]]
 

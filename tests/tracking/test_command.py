@@ -1,6 +1,7 @@
 """W&B on the command line: resumed, failed, interrupted and swept runs, read back from their offline files."""
 
 import shlex
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -97,6 +98,7 @@ def mine(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = workplace / "mine.py"
     path.write_text(MINE)
     monkeypatch.syspath_prepend(str(workplace))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)  # other tests have a file of this name too
     return path
 
 

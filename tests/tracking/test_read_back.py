@@ -2,9 +2,6 @@
 
 import json
 import os
-import shlex
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from fedlit.catalogue import metric
 from fedlit.results import dotted
 from fedlit.run import read_clients, read_metrics
+from tests.forked import forked
 from tests.tracking.offline import Offline, offline_runs
 
 CLIENTS = 12
@@ -31,12 +29,15 @@ EVALUATED = [0, 2, 4, 5]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The working folder after the run."""
-    place = tmp_path_factory.mktemp("wandb")
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "PL_"))}
-    environment = own | {"WANDB_DATA_DIR": str(place / "data"), "NETRC": str(place / "netrc")}
-    command = [sys.executable, "-c", "from fedlit.cli import main; main()", *shlex.split(WORDS)]
-    ended = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
-    assert ended.returncode == 0, ended.stderr
+    place, said = tmp_path_factory.mktemp("wandb"), tmp_path_factory.mktemp("said") / "said.txt"
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith(("WANDB_", "PL_"))]:
+            patch.delenv(name)
+        patch.setenv("WANDB_DATA_DIR", str(place / "data"))
+        patch.setenv("NETRC", str(place / "netrc"))
+        patch.chdir(place)
+        code = forked(WORDS, said).wait(300)
+    assert code == 0, said.read_text()
     return place
 
 
@@ -162,7 +163,7 @@ def test_glossary_explains_every_metric_of_the_run(offline: Offline, columns: li
     assert known["global/loss"] == {
         "name": "global/loss",
         "label": "global loss",
-        "unit": "nats",
+        "unit": "-",
         "better": "min",
         "definition": "z on pooled test",
     }

@@ -73,13 +73,14 @@ export function valueAxis(frame, ticks, y, label, unit) {
   );
   const middle = (frame.top + frame.bottom) / 2;
   const named = unitText(unit) && unit !== "share" ? `${label} (${unitText(unit)})` : label; // ticks say %
-  const place = { class: "name", transform: `translate(13 ${middle}) rotate(-90)`, "text-anchor": "middle" };
+  const turned = `translate(${frame.nameAt ?? 13} ${middle}) rotate(-90)`;
+  const place = { class: "name", transform: turned, "text-anchor": "middle" };
   return [...lines, ...texts, svg("text", { ...place, text: named })];
 }
 
-/** The axis at the bottom; `axis` is of xaxis.js. */
+/** The axis at the bottom; `axis` is of xaxis.js, or says of itself about how many ticks it has. */
 export function bottomAxis(frame, [first, last], x, axis) {
-  const count = Math.max(2, Math.floor((frame.right - frame.left) / 70));
+  const count = axis.count ?? Math.max(2, Math.floor((frame.right - frame.left) / 70));
   const { ticks, step } = linearTicks(first, last, count, axis.leastStep);
   const line = svg("line", { class: "axis", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom });
   const texts = ticks.map((tick) =>

@@ -3,10 +3,18 @@
 import { byId } from "./dom.js";
 
 const INTEGERS = new Set(["round", "client", "size", "group"]);
-const TONES = 6;
-const DASHES = [null, "7 3", "2 3", "9 3 2 3"];
+const DASHES = [null, "7 3", "2 3", "9 3 2 3", "14 3"];
 
-export const page = { runs: [], groups: [], metrics: [], states: {}, remarks: [] };
+export const page = {
+  runs: [],
+  groups: [],
+  datasets: [],
+  abouts: {},
+  metrics: [],
+  measures: [],
+  states: {},
+  remarks: [],
+};
 
 /** Read the index, and the metrics of every run. */
 export async function readPage() {
@@ -14,7 +22,7 @@ export async function readPage() {
   page.metricOf = new Map(page.metrics.map((metric) => [metric.name, metric]));
   page.groups.forEach((group, number) => {
     group.number = number;
-    group.style = { tone: `tone-${number % TONES}`, dash: DASHES[Math.floor(number / TONES) % DASHES.length] };
+    group.style = { tone: `tone-${group.look.tone}`, dash: DASHES[group.look.dash] };
     group.runs = [];
   });
   await Promise.all(page.runs.map(readRun));
@@ -22,7 +30,7 @@ export async function readPage() {
 }
 
 async function readRun(run) {
-  run.values = await unpacked(`metrics-${run.key}`, ["round", ...run.columns], run.kept);
+  run.values = await unpacked(`metrics-${run.key}`, ["round", ...run.columns, ...run.totals], run.kept);
 }
 
 /** The client records of a run: columns over all rows, and where each round begins. */

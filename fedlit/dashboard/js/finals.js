@@ -2,8 +2,9 @@
 
 import { page } from "./data.js";
 import { counted, html, swatch } from "./dom.js";
+import { csvButton } from "./download.js";
 import { plainSpread, unitText } from "./format.js";
-import { chosenMetrics, chosenRuns, noRun } from "./selection.js";
+import { chosenMetrics, chosenRuns, isMixed, noRun } from "./selection.js";
 import { deviation, finalOf, mean } from "./series.js";
 import { change, state } from "./state.js";
 
@@ -14,12 +15,7 @@ export function showFinals(view) {
   if (!rows.length) return view.replaceChildren(html("p", { class: "empty card", text: noRun() }));
   const cells = rows.map((row) => ({ ...row, finals: metrics.map((metric) => finalCell(row.runs, metric.name)) }));
   const sorted = sortRows(cells, metrics);
-  const best = metrics.map((metric, at) =>
-    bestOf(
-      cells.map((row) => row.finals[at]?.value),
-      metric.best,
-    ),
-  );
+  const best = bestByData(cells, metrics);
   const focused = document.activeElement?.dataset?.sort;
   view.replaceChildren(
     html(
@@ -27,27 +23,42 @@ export function showFinals(view) {
       { class: "scroll", tabindex: "0", role: "region", "aria-label": "Final values" },
       html("table", {}, head(metrics), body(sorted, metrics, best)),
     ),
-    html("p", { class: "note muted", text: note(metrics) }),
+    html("p", { class: "note muted" }, `${note(metrics)} `, csvButton(() => told(sorted, metrics))),
   );
   if (focused) view.querySelector(`[data-sort="${CSS.escape(focused)}"]`)?.focus();
   return undefined;
 }
 
+/** What a file of this table holds. */
+function told(rows, metrics) {
+  const heads = metrics.flatMap((metric) => [metric.name, `${metric.name} std`]);
+  const cells = rows.map((row) => {
+    const values = row.finals.flatMap((cell) => [cell?.value ?? null, cell?.std ?? null]);
+    return [row.data, row.label, row.runs.length, lastRound(row.runs), ...values];
+  });
+  return { name: "final values", table: [["data", "label", "runs", "rounds", ...heads], ...cells] };
+}
+
 function note(metrics) {
+  const where = isMixed() ? "best of the data set" : "best of the column";
   const choose = metrics.length
-    ? "Bold: best of the column, where one way is better."
+    ? `Bold: ${where}, where one way is better.`
     : "No metric is chosen: tick one or more under Metrics.";
   const over = state.mode === "runs" ? "" : " ± is the standard deviation over the runs of a group (n − 1).";
   return `The last measured value of each run.${over} ${choose} Press a heading to sort.`;
 }
 
-const runRow = (run) => ({ label: run.title, style: page.groups[run.group].style, runs: [run] });
+function runRow(run) {
+  const { style, data } = page.groups[run.group];
+  return { label: run.title, style, data, runs: [run] };
+}
 
 function groupRows() {
   const chosen = chosenRuns();
   const rows = page.groups.map((group) => ({
     label: group.label,
     style: group.style,
+    data: group.data,
     runs: chosen.filter((run) => run.group === group.number),
   }));
   return rows.filter((row) => row.runs.length);
@@ -61,9 +72,9 @@ function finalCell(runs, name) {
 function sortRows(rows, metrics) {
   const at = metrics.findIndex((metric) => metric.name === state.sort);
   const value =
-    { label: (row) => row.label, rounds: (row) => lastRound(row.runs) }[state.sort] ??
+    { label: (row) => row.label, data: (row) => row.data, rounds: (row) => lastRound(row.runs) }[state.sort] ??
     ((row) => row.finals[at]?.value ?? null);
-  return state.sort === "" || (at < 0 && !["label", "rounds"].includes(state.sort))
+  return state.sort === "" || (at < 0 && !["label", "data", "rounds"].includes(state.sort))
     ? rows
     : sortedBy(rows, value, state.down === "1");
 }
@@ -78,9 +89,22 @@ export function sortedBy(rows, value, down) {
 
 const lastRound = (runs) => Math.max(...runs.map((run) => run.last));
 
+/** For each data set, the best value of each metric: of different data they cannot be compared. */
+function bestByData(rows, metrics) {
+  const byData = Map.groupBy(rows, (row) => row.data);
+  const best = (own) =>
+    metrics.map((metric, at) =>
+      bestOf(
+        own.map((row) => row.finals[at]?.value),
+        metric.best,
+      ),
+    );
+  return new Map([...byData].map(([data, own]) => [data, best(own)]));
+}
+
 function bestOf(values, direction) {
   const known = values.filter((value) => value != null);
-  if (!direction || known.length < 2) return null;
+  if (!direction || new Set(known).size < 2) return null;
   return direction === "max" ? Math.max(...known) : Math.min(...known);
 }
 
@@ -96,7 +120,8 @@ function head(metrics) {
   );
   const users = state.mode === "runs" ? html("th", { scope: "col" }) : null;
   const first = heading("label", state.mode === "runs" ? "run" : "group", "", null, false);
-  return html("thead", {}, html("tr", {}, first, heading("rounds", "rounds", "", null, true), ...columns, users));
+  const data = isMixed() ? heading("data", "data", "", null, false) : null;
+  return html("thead", {}, html("tr", {}, first, data, heading("rounds", "rounds", "", null, true), ...columns, users));
 }
 
 function heading(key, label, under, title, downFirst) {
@@ -106,7 +131,7 @@ function heading(key, label, under, title, downFirst) {
   const button = html("button", { type: "button", "data-sort": key, title, text: label, onclick: press });
   return html(
     "th",
-    { scope: "col", "aria-sort": order ?? "none" },
+    { scope: "col", "aria-sort": order ?? "none", class: key === "data" ? "text" : null },
     button,
     under ? html("small", { text: under }) : null,
   );
@@ -124,9 +149,12 @@ function body(rows, metrics, best) {
         row.label,
         state.mode === "runs" ? null : html("small", { class: "muted", text: ` ${counted(row.runs.length, "run")}` }),
       );
-      const cells = row.finals.map((cell, at) => finalElement(cell, metrics[at], best[at], row.runs.length));
+      const data = isMixed() ? html("td", { class: "text", text: row.data, title: page.abouts[row.data] }) : null;
+      const own = best.get(row.data);
+      const cells = row.finals.map((cell, at) => finalElement(cell, metrics[at], own[at], row.runs.length));
       const users = state.mode === "runs" ? html("td", {}, usersButton(row.runs[0])) : null;
-      return html("tr", {}, name, html("td", { text: lastRound(row.runs).toLocaleString("en") }), ...cells, users);
+      const rounds = html("td", { text: lastRound(row.runs).toLocaleString("en") });
+      return html("tr", {}, name, data, rounds, ...cells, users);
     }),
   );
 }

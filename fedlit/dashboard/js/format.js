@@ -1,6 +1,6 @@
 /** Numbers as people read them, in the units of the catalogue. */
 
-const UNITS = { share: "%", points: "points", "share²": "share²", nats: "nats", MB: "MB", s: "s" };
+const UNITS = { share: "%", points: "points", "share²": "share²", MB: "MB", s: "s" };
 
 /** The unit as it stands behind a number or beside an axis. */
 export const unitText = (unit) => UNITS[unit] ?? "";

@@ -24,7 +24,7 @@ export class LineChart {
     listen(this);
   }
 
-  /** `spec`: lines, axis (of xaxis.js), label, unit, log, zoom ([first, last] or null), smooth, bands, empty (text). */
+  /** `spec`: lines, axis (of xaxis.js), title, data, label, unit, log, zoom ([first, last] or null), smooth, empty. */
   update(spec) {
     this.spec = spec;
     this.place = null;
@@ -46,7 +46,8 @@ export class LineChart {
     const { width, height } = this.picture.getBoundingClientRect();
     if (!this.spec?.lines.length || width < 80) return;
     const { spec } = this;
-    this.span = spec.zoom ?? widened(this.places[0], this.places.at(-1));
+    const reached = spec.zoom && this.inside(spec.zoom).length > 1; // another data set may end before it
+    this.span = reached ? spec.zoom : widened(this.places[0], this.places.at(-1));
     const values = domainOf(this.visibleValues(), spec.unit, spec.log) ?? (spec.log ? [0.1, 1] : [0, 1]);
     const ticks = valueTicks(values, spec.unit, spec.log, 5);
     this.frame = frameOf(width, height, ticks);
@@ -65,8 +66,7 @@ export class LineChart {
     const seen = [];
     for (const line of this.drawn) {
       line.at.forEach((place, at) => {
-        if (place >= first && place <= last)
-          seen.push(...(this.spec.bands ? [line.low[at], line.high[at]] : [line.middle[at]]));
+        if (place >= first && place <= last) seen.push(line.low[at], line.high[at]);
       });
     }
     const floor = this.spec.unit === "share" ? 0 : -Infinity;
@@ -79,7 +79,7 @@ export class LineChart {
     const { left, right, top, bottom } = this.frame;
     const [x, y, width, height] = [left - EDGE, top - EDGE, right - left + 2 * EDGE, bottom - top + 2 * EDGE];
     const inside = svg("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}` });
-    const bands = this.drawn.filter((line) => line.std && this.spec.bands).map((line) => this.band(line));
+    const bands = this.drawn.filter((line) => line.std).map((line) => this.band(line));
     this.paths = this.drawn.map((line) => this.path(line));
     inside.append(...bands, ...this.paths);
     return inside;
@@ -155,6 +155,23 @@ export class LineChart {
     this.picture.classList.remove("pointed");
     this.paths?.forEach((path) => path.classList.remove("near"));
     hideTip();
+  }
+
+  /** What a file of this chart holds; numbers are as measured, whether lines are smoothed or not. */
+  told() {
+    const { title, data, axis, lines } = this.spec;
+    const rows = lines.flatMap((line) =>
+      line.at.map((place, at) => {
+        const runs = line.counts?.[at] ?? line.of;
+        return [data, line.label, line.metric, place, line.values[at], line.std?.[at] ?? null, runs];
+      }),
+    );
+    return {
+      name: title,
+      picture: this.picture,
+      legend: lines.map((line) => [line.style, line.label]),
+      table: [["data", "label", "metric", axis.name, "value", "std", "runs"], ...rows],
+    };
   }
 
   textAt({ line, index, value }) {

@@ -4,14 +4,15 @@ import { showCurves, showExtremes } from "./curves.js";
 import { page, readPage } from "./data.js";
 import { byId, counted, html, swatch } from "./dom.js";
 import { showFinals } from "./finals.js";
-import { chosenRuns, passes, ticked, withTicks } from "./selection.js";
+import { showPairs } from "./pairs.js";
+import { chosenRuns, isMixed, passes, ticked, withTicks } from "./selection.js";
 import { buildSidebar, updateSidebar } from "./sidebar.js";
 import { change, onChange, readState, state, zoomed } from "./state.js";
 import { hideTip } from "./tip.js";
 import { showUsers } from "./users.js";
-import { byTime, hasClock, xAxis } from "./xaxis.js";
+import { isOn, offeredAxes, xAxis } from "./xaxis.js";
 
-const VIEWS = { curves: showCurves, extremes: showExtremes, finals: showFinals, users: showUsers };
+const VIEWS = { curves: showCurves, extremes: showExtremes, finals: showFinals, users: showUsers, pairs: showPairs };
 const THEMES = ["system", "light", "dark"];
 const NARROW = 860; // pixels, as in style.css
 let waiting = false;
@@ -45,7 +46,7 @@ function draw() {
 }
 
 function showAbout() {
-  const data = [...new Set(page.groups.map((group) => group.data))].join(", ");
+  const data = isMixed() ? counted(page.datasets.length, "data set") : page.datasets[0];
   byId("about").textContent = [counted(page.runs.length, "run"), counted(page.groups.length, "group"), data]
     .filter(Boolean)
     .join(" · ");
@@ -106,24 +107,29 @@ function updateTabs() {
 
 function updateToolbar() {
   const curves = ["curves", "extremes"].includes(state.tab);
-  byId("toolbar").hidden = byId("legend").hidden = state.tab === "users";
+  byId("toolbar").hidden = byId("legend").hidden = ["users", "pairs"].includes(state.tab);
   byId("smoothing-label").hidden = !curves;
   byId("smoothing").value = String(state.smooth);
   byId("zoom-reset").hidden = !curves || !zoomed();
   byId("zoom-reset").textContent = zoomed() && `${xAxis().range(zoomed())} · show all`;
-  byId("axis").hidden = !curves || !page.runs.some(hasClock);
+  const axes = offeredAxes().map((axis) => axis.key);
+  byId("axis").hidden = !curves || axes.length < 2;
   byId("hint").hidden = !curves;
   byId("hint").textContent = hint();
   document.querySelectorAll("[name=mode]").forEach((radio) => (radio.checked = radio.value === state.mode));
-  document.querySelectorAll("[name=axis]").forEach((radio) => (radio.checked = (radio.value === "time") === byTime()));
+  for (const radio of document.querySelectorAll("[name=axis]")) {
+    radio.checked = radio.value === xAxis().key;
+    radio.parentElement.hidden = !axes.includes(radio.value);
+  }
 }
 
 /** What to know of the curves as they are drawn. */
 function hint() {
-  const without = byTime() ? chosenRuns().filter((run) => !hasClock(run)).length : 0;
-  const missing = without ? ` Without a clock, and so not drawn: ${counted(without, "run")}.` : "";
+  const axis = xAxis();
+  const missing = chosenRuns().filter((run) => !isOn(run, axis)).length;
+  const told = missing ? ` Without ${axis.without}, and so not drawn: ${counted(missing, "run")}.` : "";
   const lines = "Lines are moving averages; dots and values are as measured.";
-  return (state.smooth > 1 ? lines : "Drag across a chart to zoom.") + missing;
+  return (state.smooth > 1 ? lines : "Drag across a chart to zoom.") + told;
 }
 
 /** Groups that pass the filters; a pressed one is drawn. The buttons are only replaced if they are others. */
@@ -131,9 +137,17 @@ function updateLegend() {
   const legend = byId("legend");
   const groups = page.groups.filter((group) => group.runs.some(passes));
   const wanted = groups.map((group) => group.number).join();
-  if (legend.dataset.groups !== wanted) legend.replaceChildren(...groups.map(legendButton));
+  if (legend.dataset.groups !== wanted)
+    legend.replaceChildren(...page.datasets.flatMap((data) => legendOf(data, groups)));
   legend.dataset.groups = wanted;
-  groups.forEach((group, at) => legend.children[at].setAttribute("aria-pressed", isDrawn(group)));
+  legend.querySelectorAll("button").forEach((button, at) => button.setAttribute("aria-pressed", isDrawn(groups[at])));
+}
+
+/** The groups of a data set, behind its name where there are several. */
+function legendOf(data, groups) {
+  const own = groups.filter((group) => group.data === data);
+  if (!isMixed()) return own.map(legendButton);
+  return own.length ? [html("div", {}, html("span", { class: "data", text: data }), ...own.map(legendButton))] : [];
 }
 
 const isDrawn = (group) => group.runs.some((run) => passes(run) && ticked(run));

@@ -3,7 +3,7 @@
 import { page } from "./data.js";
 import { state } from "./state.js";
 
-const USUAL = ["global/acc", "global/loss", "personal/acc", "users/acc_var"];
+const USUAL = (name) => [`global/${name}`, "global/loss", `personal/${name}`, `users/${name}_var`];
 
 /** What to say where nothing can be drawn. */
 export function noRun() {
@@ -11,9 +11,10 @@ export function noRun() {
   return "This page holds no runs. Write it again with 'fedlit dashboard RUNS', where RUNS is a folder with runs.";
 }
 
-/** Whether a run passes text, algorithms and seeds. */
+/** Whether a run passes text, data sets, algorithms and seeds. */
 export function passes(run) {
   const group = page.groups[run.group];
+  if (state.data.length && !state.data.includes(group.data)) return false;
   if (state.algorithm.length && !state.algorithm.includes(group.algorithm)) return false;
   if (state.seed.length && !state.seed.includes(run.seed)) return false;
   const words = state.filter.toLowerCase().split(/\s+/).filter(Boolean);
@@ -36,6 +37,12 @@ export const ticked = (run) => !state.off.includes(run.key);
 /** The runs that are drawn. */
 export const chosenRuns = () => page.runs.filter((run) => ticked(run) && passes(run));
 
+/** Whether the page has more than one data set: then what is drawn or listed says which. */
+export const isMixed = () => page.datasets.length > 1;
+
+/** The runs of a data set among these. */
+export const ofData = (runs, data) => runs.filter((run) => page.groups[run.group].data === data);
+
 /** Tick or untick these runs. */
 export function withTicks(runs, on) {
   const keys = new Set(runs.map((run) => run.key));
@@ -51,6 +58,7 @@ export function chosenMetrics() {
 
 /** Names of the metrics that a new reader sees. */
 export function usualMetrics() {
-  const there = USUAL.filter((name) => page.metricOf.has(name));
+  const usual = new Set(page.measures.flatMap(({ name }) => USUAL(name)));
+  const there = [...usual].filter((name) => page.metricOf.has(name));
   return there.length ? there : page.metrics.slice(0, 4).map((metric) => metric.name);
 }

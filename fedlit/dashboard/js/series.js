@@ -1,34 +1,36 @@
 /** Runs to lines: a metric of each run, or mean and standard deviation of a group. */
 
 import { page } from "./data.js";
-import { chosenRuns } from "./selection.js";
+import { chosenRuns, ofData } from "./selection.js";
 import { state } from "./state.js";
-import { byTime, CLOCK, hasClock } from "./xaxis.js";
+import { CLOCK, isOn, xAxis } from "./xaxis.js";
 
-const MOST_STEPS = 1000; // of a mean by time: more cannot be seen
+const MOST_STEPS = 1000; // of a mean of staircases: more cannot be seen
 
-/** One line for each chosen group or run that has the metric; `at` are its places on the x axis. */
-export function linesOf(name) {
-  const runs = chosenRuns().filter((run) => run.columns.includes(name) && (!byTime() || hasClock(run)));
-  if (state.mode === "runs") return runs.map((run) => runLine(run, name)).filter((line) => line.at.length);
-  const members = page.groups.map((group) => runs.filter((run) => run.group === group.number));
+/** One line for each chosen group or run of a data set that has the metric; `at` are its places on the x axis. */
+export function linesOf(name, data) {
+  const axis = xAxis();
+  const runs = ofData(chosenRuns(), data).filter((run) => run.columns.includes(name) && isOn(run, axis));
+  const members =
+    state.mode === "runs"
+      ? runs.map((run) => [run])
+      : page.groups.map((group) => runs.filter((run) => run.group === group.number)).filter((own) => own.length);
+  const lineOf = state.mode === "runs" ? ([run]) => runLine(run, name, axis) : (own) => groupLine(own, name, axis);
   return members
-    .filter((own) => own.length)
-    .map((own) => ({ ...(byTime() ? meanByTime(own, name) : meanByRound(own, name)), of: own.length, ...look(own[0]) }))
+    .map((own) => ({ ...lineOf(own), metric: name, of: own.length, style: page.groups[own[0].group].style }))
     .filter((line) => line.at.length);
 }
 
-function look(run) {
-  const { label, style } = page.groups[run.group];
-  return { label, style };
+function groupLine(runs, name, axis) {
+  const mean = axis.stepped ? meanOfStairs(runs, name, axis) : meanByRound(runs, name);
+  return { ...mean, label: page.groups[runs[0].group].label };
 }
 
 /** One run; `others` are, for each place, the lowest and highest place on the other axis. */
-function runLine(run, name) {
-  const { rounds, times, values } = byTime() ? timed(run, name) : measured(run, name);
-  const [at, others] = byTime() ? [times, rounds] : [rounds, times];
-  const style = page.groups[run.group].style;
-  return { at, values, others: others.map((other) => [other, other]), label: run.title, style, single: true, of: 1 };
+function runLine(run, name, axis) {
+  const { rounds, times, places, values } = axis.stepped ? placed(run, name, axis) : measured(run, name);
+  const [at, others] = axis.stepped ? [places, rounds] : [rounds, times];
+  return { at, values, others: others.map((other) => [other, other]), label: run.title, single: true };
 }
 
 /** Rounds, simulated times (NaN without a clock) and values of one metric, where it was measured and is finite. */
@@ -40,6 +42,7 @@ export function measured(run, name) {
     const known = [...column.keys()].filter((position) => Number.isFinite(column[position]));
     const rounds = run.values.get("round");
     run.measured.set(name, {
+      known,
       rounds: known.map((at) => rounds[at]),
       times: known.map((at) => clock?.[at] ?? NaN),
       values: known.map((at) => column[at]),
@@ -48,12 +51,16 @@ export function measured(run, name) {
   return run.measured.get(name);
 }
 
-/** The same where the time is known too. */
-function timed(run, name) {
-  const { rounds, times, values } = measured(run, name);
-  const known = [...times.keys()].filter((at) => Number.isFinite(times[at]));
-  const [kept, when, what] = [rounds, times, values].map((column) => known.map((at) => column[at]));
-  return { rounds: kept, times: when, values: what };
+/** Places on an axis, rounds and values of one metric, where all are known. */
+function placed(run, name, axis) {
+  const { known, rounds, values } = measured(run, name);
+  const column = run.values.get(axis.column);
+  const kept = [...known.keys()].filter((at) => Number.isFinite(column[known[at]]));
+  return {
+    places: kept.map((at) => column[known[at]]),
+    rounds: kept.map((at) => rounds[at]),
+    values: kept.map((at) => values[at]),
+  };
 }
 
 function meanByRound(runs, name) {
@@ -76,22 +83,22 @@ function meanByRound(runs, name) {
 }
 
 /** Staircases: each value holds until the run's next one. The mean steps where any of them does, while all last. */
-function meanByTime(runs, name) {
-  const stairs = runs.map((run) => timed(run, name)).filter(({ times }) => times.length);
-  const first = Math.max(...stairs.map(({ times }) => times[0]));
-  const last = Math.min(...stairs.map(({ times }) => times.at(-1)));
-  const every = [...new Set(stairs.flatMap(({ times }) => times))].sort((a, b) => a - b);
-  const at = thinned(every.filter((time) => time >= first && time <= last));
-  const places = stairs.map(({ times }) => placesIn(times, at));
-  const held = (column) => at.map((_, step) => stairs.map((stair, run) => stair[column][places[run][step]]));
+function meanOfStairs(runs, name, axis) {
+  const stairs = runs.map((run) => placed(run, name, axis)).filter(({ places }) => places.length);
+  const first = Math.max(...stairs.map(({ places }) => places[0]));
+  const last = Math.min(...stairs.map(({ places }) => places.at(-1)));
+  const every = [...new Set(stairs.flatMap(({ places }) => places))].sort((a, b) => a - b);
+  const at = thinned(every.filter((place) => place >= first && place <= last));
+  const steps = stairs.map(({ places }) => positionsIn(places, at));
+  const held = (column) => at.map((_, step) => stairs.map((stair, run) => stair[column][steps[run][step]]));
   return { ...spreadOf(held("values"), runs.length), at, others: held("rounds").map(extent) };
 }
 
-/** For each of these times, in order, the position of the last one that is not later. */
-function placesIn(times, wanted) {
+/** For each wanted place, in order, the position of the last one that is not later. */
+function positionsIn(places, wanted) {
   let position = -1;
-  return wanted.map((time) => {
-    while (position + 1 < times.length && times[position + 1] <= time) position++;
+  return wanted.map((place) => {
+    while (position + 1 < places.length && places[position + 1] <= place) position++;
     return position;
   });
 }

@@ -3,14 +3,15 @@
 import { page } from "./data.js";
 import { byId, counted, html, swatch } from "./dom.js";
 import { unitText } from "./format.js";
-import { chosenMetrics, chosenRuns, passes, ticked, usualMetrics, withTicks } from "./selection.js";
+import { chosenMetrics, chosenRuns, isMixed, ofData, passes, ticked, usualMetrics, withTicks } from "./selection.js";
 import { change, state, toggled } from "./state.js";
 
 const opened = new Set(); // groups whose runs are listed
-const rows = { groups: [], runs: [], metrics: [] };
+const rows = { datasets: [], groups: [], runs: [], metrics: [] };
 
 /** Build both panels. */
 export function buildSidebar() {
+  buildChips("Data", "data", page.datasets);
   buildChips(
     "Algorithms",
     "algorithm",
@@ -21,12 +22,12 @@ export function buildSidebar() {
     "seed",
     page.runs.map((run) => run.seed),
   );
-  byId("run-list").append(...page.groups.map(groupRow));
+  byId("run-list").append(...page.datasets.flatMap(dataRows));
   byId("metric-list").append(...metricRows());
   byId("run-filter").addEventListener("input", (event) => change({ filter: event.target.value }));
   byId("runs-all").addEventListener("click", () => change(withTicks(page.runs.filter(passes), true)));
   byId("runs-none").addEventListener("click", () => change(withTicks(page.runs.filter(passes), false)));
-  byId("runs-clear").addEventListener("click", () => change({ filter: "", algorithm: [], seed: [] }));
+  byId("runs-clear").addEventListener("click", () => change({ filter: "", data: [], algorithm: [], seed: [] }));
   byId("metric-filter").addEventListener("input", updateMetrics);
   byId("metrics-default").addEventListener("click", () => change({ metrics: null }));
   byId("metrics-none").addEventListener("click", () => change({ metrics: [] }));
@@ -41,9 +42,25 @@ function buildChips(heading, field, values) {
   for (const value of different) {
     const press = () => change({ [field]: toggled(state[field], value) });
     box.append(
-      html("button", { type: "button", text: value, "data-field": field, "data-value": value, onclick: press }),
+      html("button", {
+        type: "button",
+        text: value,
+        title: page.abouts[value],
+        "data-field": field,
+        "data-value": value,
+        onclick: press,
+      }),
     );
   }
+}
+
+/** The groups of a data set, below its name where there are several. */
+function dataRows(data) {
+  const groups = page.groups.filter((group) => group.data === data).map(groupRow);
+  if (!isMixed()) return groups;
+  const heading = html("li", { class: "family", text: data, title: page.abouts[data] });
+  rows.datasets.push({ data, heading });
+  return [heading, ...groups];
 }
 
 function groupRow(group) {
@@ -134,6 +151,8 @@ export function updateSidebar() {
 }
 
 function updateRuns() {
+  const passing = page.runs.filter(passes);
+  for (const { data, heading } of rows.datasets) heading.hidden = !ofData(passing, data).length;
   for (const { run, row, box } of rows.runs) {
     row.hidden = !passes(run);
     box.checked = ticked(run);
@@ -150,7 +169,8 @@ function updateRuns() {
     more.setAttribute("aria-expanded", opened.has(group));
   }
   byId("run-list-empty").hidden = rows.groups.some(({ row }) => !row.hidden);
-  byId("runs-clear").hidden = !(state.filter || state.algorithm.length || state.seed.length);
+  const narrowed = [state.filter, state.data, state.algorithm, state.seed].some((chosen) => chosen.length);
+  byId("runs-clear").hidden = !narrowed;
   byId("run-count").textContent = `${chosenRuns().length} of ${page.runs.length}`;
 }
 

@@ -6,21 +6,22 @@ const number = (fallback) => ({
   read: (value) => (Number.isFinite(Number(value)) ? Number(value) : fallback),
   write: String,
 });
-const list = (fallback) => ({
+const list = (fallback, between = ",") => ({
   fallback,
-  read: (value) => value.split(",").filter(Boolean),
-  write: (value) => value.join(","),
+  read: (value) => value.split(between).filter(Boolean),
+  write: (value) => value.join(between),
 });
 
 const FIELDS = {
   tab: text("curves"),
   filter: text(""),
-  algorithm: list([]), // none chosen: all
+  data: list([], "\n"), // none chosen: all; names of data sets may have commas
+  algorithm: list([]),
   seed: list([]),
   off: list([]), // keys of runs that are not ticked
   metrics: list(null), // null: the usual ones
   mode: text("mean"),
-  x: text("round"), // or time; `xAxis` reads it
+  x: text("round"), // a key of an axis; `xAxis` reads it
   smooth: number(1),
   log: list([]), // metrics on a logarithmic axis
   zoom: list(null), // first and last place on the x axis; `zoomed` reads it
@@ -31,6 +32,9 @@ const FIELDS = {
   by: text("size"),
   rising: text(""),
   own: text("acc_personal"),
+  a: text(""), // keys of the first runs of two groups: their users are compared
+  b: text(""),
+  acc: text("acc_personal"), // by this accuracy
   theme: text("system"),
 };
 

@@ -2,7 +2,7 @@
 
 import { domainOf, frameOf, linearTicks, scale, valueAxis, valueTicks } from "./axes.js";
 import { html, svg } from "./dom.js";
-import { hasBars, longName, tipRows } from "./userrows.js";
+import { isBetter, judged, hasBars, longName, tipRows } from "./userrows.js";
 import { mean } from "./series.js";
 import { state } from "./state.js";
 import { hideTip, showTip } from "./tip.js";
@@ -12,19 +12,19 @@ const RESIZED = new ResizeObserver((entries) => entries.forEach((entry) => entry
 
 /** A figure that `update` fills. `onPoint(position or null)` is called while the pointer is on a user. */
 export class UserChart {
-  constructor(onPoint) {
+  constructor(buttons, onPoint) {
     this.onPoint = onPoint;
     this.picture = svg("svg", { class: "chart users", tabindex: "0", role: "img" });
     this.key = html("div", { class: "key" });
-    this.element = html("figure", { class: "card" }, this.key, this.picture);
+    this.element = html("figure", { class: "card" }, html("figcaption", {}, this.key, buttons), this.picture);
     this.picture.chart = this;
     this.at = null;
     RESIZED.observe(this.picture);
     this.listen();
   }
 
-  update(rows, columns, ownLabel) {
-    Object.assign(this, { rows, columns, at: null });
+  update(rows, columns, ownLabel, title) {
+    Object.assign(this, { rows, columns, ownLabel, title, at: null });
     this.bars = hasBars(state.by) ? state.by : "size";
     this.key.replaceChildren(...keyOf(ownLabel));
     this.picture.setAttribute(
@@ -38,7 +38,8 @@ export class UserChart {
     const { width, height } = this.picture.getBoundingClientRect();
     if (!this.rows?.length || width < 80) return;
     const split = height * (1 - BAR_SHARE) - 24;
-    const ticks = valueTicks([0, 1], "share", false, 5);
+    const range = this.range();
+    const ticks = valueTicks(range, judged().unit, false, 5);
     const values = this.rows.map((row) => row[this.bars]).filter(Number.isFinite);
     const barTicks = this.barScale(values);
     this.frame = frameOf(width, height, [...ticks, ...barTicks.ticks]);
@@ -48,7 +49,7 @@ export class UserChart {
     this.overlay = svg("g");
     this.picture.replaceChildren(
       this.overlay,
-      ...this.accuracies(upper, ticks),
+      ...this.values(upper, ticks, range),
       ...this.barParts(lower, barTicks),
       ...this.userAxis(),
     );
@@ -69,15 +70,22 @@ export class UserChart {
     return { log, range, ticks: powers.length > 1 ? powers : ticks };
   }
 
-  accuracies(frame, ticks) {
-    const y = scale([0, 1], [frame.bottom, frame.top + 4]);
+  /** Shares go from 0 to 100 %, other measures from 0 or below it to the largest. */
+  range() {
+    if (judged().unit === "share") return [0, 1];
+    const known = this.rows.flatMap((row) => [row.acc_global, row.own]).filter(Number.isFinite);
+    return [Math.min(0, ...known), Math.max(...known, Number.MIN_VALUE)];
+  }
+
+  values(frame, ticks, range) {
+    const y = scale(range, [frame.bottom, frame.top + 4]);
     const radius = Math.max(1.8, Math.min(5, this.step / 3));
     const parts = this.rows.flatMap((row, at) => marks(row, this.x(at), y, radius));
     const known = this.rows.map((row) => row.acc_global).filter(Number.isFinite);
     const middle = known.length
       ? [svg("line", { class: "cross", x1: frame.left, x2: frame.right, y1: y(mean(known)), y2: y(mean(known)) })]
       : [];
-    return [...valueAxis(frame, ticks, y, "accuracy", "share"), ...middle, ...parts];
+    return [...valueAxis(frame, ticks, y, judged().label, judged().unit), ...middle, ...parts];
   }
 
   barParts(frame, { log, range, ticks }) {
@@ -147,6 +155,14 @@ export class UserChart {
     return Math.max(0, Math.min(this.rows.length - 1, Math.floor((pixel - this.frame.left) / this.step)));
   }
 
+  /** What a file of this chart holds. */
+  told() {
+    const names = this.columns.map(({ name }) => name);
+    const legend = [[{ tone: "tone-0" }, "server's model z"], [{ tone: "tone-1" }, this.ownLabel]];
+    const table = [names, ...this.rows.map((row) => names.map((name) => row[name]))];
+    return { name: this.title, picture: this.picture, legend, table };
+  }
+
   /** Mark a user and show what is known of it; null unmarks. */
   point(position, pixel = null) {
     this.at = position;
@@ -181,7 +197,7 @@ function marks(row, x, y, radius) {
   const has = (value) => Number.isFinite(value);
   const parts = [];
   if (has(row.acc_global) && has(row.own)) {
-    const kind = row.own < row.acc_global ? "loss tone-1" : "gain";
+    const kind = isBetter(row.acc_global, row.own) ? "loss tone-1" : "gain";
     parts.push(svg("line", { class: kind, x1: x, x2: x, y1: y(row.acc_global), y2: y(row.own) }));
   }
   if (has(row.own)) parts.push(svg("path", { class: "own tone-1", d: diamond(x, y(row.own), radius * 1.25) }));

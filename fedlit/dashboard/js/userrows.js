@@ -7,32 +7,51 @@ import { plain, shown } from "./format.js";
 import { mean } from "./series.js";
 import { state } from "./state.js";
 
+/** What the shown run is judged by; its columns are called acc_global, acc_local and acc_personal, whatever it is. */
+let measure = { label: "accuracy", unit: "share", best: "max" };
+
+/** From now on rows are read as this measure. */
+export function judgeBy(given) {
+  measure = given;
+}
+
+/** The measure of the shown run. */
+export const judged = () => measure;
+
+/** Whether the first value is better than the second. */
+export const isBetter = (value, other) => (measure.best === "max" ? value > other : value < other);
+
 /** Columns in the order of table and box; those that a run lacks are left out. What clients keep comes before the loss. */
-const COLUMNS = [
-  { name: "client", label: "client", unit: "" },
-  { name: "group", label: "group", unit: "text" },
-  { name: "size", label: "data size", under: "training samples", unit: "" },
-  { name: "acc_global", label: "under z", under: "accuracy, %", unit: "share" },
-  { name: "acc_local", label: "own x_i", under: "accuracy, %", unit: "share" },
-  { name: "acc_personal", label: "personal", under: "accuracy, %", unit: "share" },
-  { name: "gain", label: "own − z", under: "points", unit: "points" },
-  { name: "weight", label: "weight", under: "coefficient", unit: "" },
-  { name: "loss", label: "loss of z", under: "nats", unit: "nats" },
-];
+function allColumns() {
+  const { label, unit } = measure;
+  const under = unit === "share" ? `${label}, %` : label;
+  return [
+    { name: "client", label: "client", unit: "" },
+    { name: "group", label: "group", unit: "text" },
+    { name: "size", label: "data size", under: "training samples", unit: "" },
+    { name: "acc_global", label: "under z", under, unit },
+    { name: "acc_local", label: "own x_i", under, unit },
+    { name: "acc_personal", label: "personal", under, unit },
+    { name: "gain", label: "own − z", under: unit === "share" ? "points" : label, unit: unit === "share" ? "points" : "" },
+    { name: "weight", label: "weight", under: "coefficient", unit: "" },
+    { name: "loss", label: "loss of z", unit: "" },
+  ];
+}
+
 const LONG = {
-  size: "data size",
-  acc_global: "accuracy under z",
-  acc_local: "accuracy of own x_i",
-  acc_personal: "accuracy of personal model",
-  gain: "own − z",
-  weight: "weight",
-  loss: "loss of z",
-  client: "client id",
-  group: "group",
+  size: () => "data size",
+  acc_global: () => `${measure.label} under z`,
+  acc_local: () => `${measure.label} of own x_i`,
+  acc_personal: () => `${measure.label} of personal model`,
+  gain: () => "own − z",
+  weight: () => "weight",
+  loss: () => "loss of z",
+  client: () => "client id",
+  group: () => "group",
 };
 
 /** What a heading or an axis calls a column. */
-export const longName = (name) => LONG[name] ?? page.states[name] ?? name;
+export const longName = (name) => LONG[name]?.() ?? page.states[name] ?? name;
 
 /** The columns that these records have. */
 export function columnsOf(records) {
@@ -40,7 +59,7 @@ export function columnsOf(records) {
   if (there.has("acc_global") && there.has(ownOf(records))) there.add("gain");
   const kept = [...there].filter((name) => name in page.states);
   const states = kept.map((name) => ({ name, label: longName(name), unit: name.startsWith("acc_") ? "share" : "" }));
-  const known = COLUMNS.filter((column) => there.has(column.name));
+  const known = allColumns().filter((column) => there.has(column.name));
   const isLoss = (column) => column.name === "loss";
   return [...known.filter((column) => !isLoss(column)), ...states, ...known.filter(isLoss)];
 }
@@ -94,21 +113,23 @@ export function factsOf(rows) {
 
 /** Mean and worst tenth under z, and who is there: all of them, where several are equally bad. */
 function worstText(known) {
-  const accuracies = known.map((row) => row.acc_global).sort((a, b) => a - b);
-  const tenth = accuracies.slice(0, Math.max(1, Math.floor(known.length / 10)));
+  const values = known.map((row) => row.acc_global).sort((a, b) => (isBetter(b, a) ? -1 : isBetter(a, b) ? 1 : 0));
+  const tenth = values.slice(0, Math.max(1, Math.floor(known.length / 10)));
   const edge = tenth.at(-1);
   const there = known
-    .filter((row) => row.acc_global <= edge)
+    .filter((row) => !isBetter(row.acc_global, edge))
     .map((row) => row.client)
     .sort((a, b) => a - b);
   const named = `${there.slice(0, 8).join(", ")}${there.length > 8 ? ` and ${there.length - 8} more` : ""}`;
-  const averages = `Mean under z ${shown("share", mean(accuracies))}, worst tenth ${shown("share", mean(tenth))}.`;
-  return `${averages} ${counted(there.length, "user")} at or below ${shown("share", edge)}: ${named}.`;
+  const { unit, best } = measure;
+  const averages = `Mean under z ${shown(unit, mean(values))}, worst tenth ${shown(unit, mean(tenth))}.`;
+  const where = best === "max" ? "below" : "above";
+  return `${averages} ${counted(there.length, "user")} at or ${where} ${shown(unit, edge)}: ${named}.`;
 }
 
 function ownText(known) {
   if (!known.length) return "";
-  const better = known.filter((row) => row.gain > 0).length;
-  const worse = known.filter((row) => row.gain < 0).length;
+  const better = known.filter((row) => isBetter(row.own, row.acc_global)).length;
+  const worse = known.filter((row) => isBetter(row.acc_global, row.own)).length;
   return `Own model better than z for ${better}, worse for ${worse} of ${counted(known.length, "user")}.`;
 }

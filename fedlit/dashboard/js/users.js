@@ -1,11 +1,13 @@
 /** The view of one run's users: who has how much data, and what accuracy, in a chosen round. */
 
+import { byData, fillSelect, groupedOptions } from "./choices.js";
 import { page, usersOf } from "./data.js";
 import { html } from "./dom.js";
-import { chosenRuns, noRun } from "./selection.js";
+import { downloads } from "./download.js";
+import { chosenRuns, isMixed, noRun } from "./selection.js";
 import { change, state } from "./state.js";
 import { UserChart } from "./userchart.js";
-import { cellText, columnsOf, factsOf, longName, ownOf, rowsAt } from "./userrows.js";
+import { cellText, columnsOf, factsOf, judgeBy, longName, ownOf, rowsAt } from "./userrows.js";
 
 const MOST_ROWS = 500;
 const OWN = { acc_local: "own x_i after its training", acc_personal: "personal model" };
@@ -18,14 +20,17 @@ export async function showUsers(view) {
   const records = await usersOf(run);
   if (state.tab !== "users" || run !== shownRun()) return undefined; // the reader went on meanwhile
   build();
+  judgeBy(run.users.measure);
   const position = positionOf(run);
   const columns = columnsOf(records);
   if (!columns.some((column) => column.name === state.by))
     state.by = columns.find((column) => column.name === "size")?.name ?? columns[0].name;
   const rows = rowsAt(run, records, position);
   updateControls(run, position, columns, records);
-  parts.facts.textContent = factsOf(rows);
-  parts.chart.update(rows, columns, OWN[ownOf(records)] ?? "own model");
+  const { data } = page.groups[run.group];
+  parts.facts.textContent = isMixed() ? `${data}: ${factsOf(rows)}` : factsOf(rows);
+  const title = `users of ${run.title}, round ${run.users.rounds[position]}`;
+  parts.chart.update(rows, columns, OWN[ownOf(records)] ?? "own model", isMixed() ? `${title}, ${data}` : title);
   updateTable(rows, columns);
   parts.note.textContent = noteOf(run, rows);
   if (view.firstElementChild !== parts.whole) view.replaceChildren(parts.whole);
@@ -71,7 +76,10 @@ function build() {
   parts.own = html("select", { id: "user-own", onchange: () => change({ own: parts.own.value }) });
   parts.ownLabel = html("label", {}, "Own model", parts.own);
   parts.facts = html("p", { class: "facts", id: "user-facts" });
-  parts.chart = new UserChart(markRow);
+  parts.chart = new UserChart(
+    downloads(() => parts.chart.told()),
+    markRow,
+  );
   parts.head = html("thead");
   parts.body = html("tbody");
   parts.note = html("p", { class: "note muted" });
@@ -119,9 +127,10 @@ function sortBy(name) {
 
 function updateControls(run, position, columns, records) {
   const runs = withUsers().includes(run) ? withUsers() : [run, ...withUsers()];
-  fillSelect(
+  const grouped = byData(runs, (other) => page.groups[other.group]);
+  groupedOptions(
     parts.run,
-    runs.map((other) => [other.key, other.title]),
+    grouped.map(([data, own]) => [data, own.map((other) => [other.key, other.title])]),
     run.key,
   );
   fillSelect(
@@ -140,14 +149,6 @@ function updateControls(run, position, columns, records) {
   parts.slider.setAttribute("aria-valuetext", `round ${run.users.rounds[position]}`);
   parts.round.textContent = `${run.users.rounds[position]} of ${run.users.rounds.at(-1)}`;
   parts.direction.textContent = state.rising ? "↑ rising" : "↓ falling";
-}
-
-function fillSelect(select, options, value) {
-  const wanted = options.map(String).join("\n");
-  if (select.dataset.options !== wanted)
-    select.replaceChildren(...options.map(([key, text]) => html("option", { value: key, text })));
-  select.dataset.options = wanted;
-  select.value = value;
 }
 
 function updateTable(rows, columns) {

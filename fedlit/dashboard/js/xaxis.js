@@ -1,4 +1,4 @@
-/** What curves are drawn against: rounds, or simulated time where runs have a clock; and how each speaks of itself. */
+/** What curves are drawn against: rounds, or what a run has spent until then; and how each speaks of itself. */
 
 import { page } from "./data.js";
 import { plain, shown, tickText } from "./format.js";
@@ -7,8 +7,12 @@ import { state } from "./state.js";
 export const CLOCK = "time/sim_s";
 
 const seconds = (value) => shown("s", value);
+const whole = (value) => Math.round(value).toLocaleString("en");
+const rounds = ([low, high]) => (low === high ? `round ${low}` : `rounds ${low} to ${high}`);
 
 const ROUND = {
+  key: "round",
+  column: null,
   label: "round",
   name: "round",
   places: "rounds",
@@ -21,24 +25,55 @@ const ROUND = {
   other: ([low, high]) => (low === high ? `at ${seconds(low)}` : `at ${plain("s", low)} to ${seconds(high)}`),
 };
 
-const TIME = {
-  label: "simulated time",
-  name: "simulated time (s)",
-  places: "times",
-  stepped: true, // a value holds until the next one was measured
-  leastStep: 0,
-  tick: (value, step) => tickText("s", value, step),
-  fitted: (value) => Number(value.toPrecision(6)),
-  heading: (time) => `At ${seconds(time)}`,
-  range: ([first, last]) => `${plain("s", first)} to ${seconds(last)}`,
-  other: ([low, high]) => (low === high ? `round ${low}` : `rounds ${low} to ${high}`),
-};
+/** Along what a run spends, a value holds until the next one was measured. */
+const SPENT = { stepped: true, leastStep: 0, fitted: (value) => Number(value.toPrecision(6)), other: rounds };
 
-/** Whether a run has simulated times. */
-export const hasClock = (run) => run.columns.includes(CLOCK);
+const AXES = [
+  ROUND,
+  {
+    ...SPENT,
+    key: "time",
+    column: CLOCK,
+    label: "simulated time",
+    name: "simulated time (s)",
+    places: "times",
+    without: "a clock",
+    tick: (value, step) => tickText("s", value, step),
+    heading: (time) => `At ${seconds(time)}`,
+    range: ([first, last]) => `${plain("s", first)} to ${seconds(last)}`,
+  },
+  {
+    ...SPENT,
+    key: "steps",
+    column: "Σ steps",
+    label: "client steps",
+    name: "client steps (all clients)",
+    places: "numbers of steps",
+    without: "a count of client steps",
+    leastStep: 1,
+    tick: whole,
+    heading: (steps) => `After ${whole(steps)} client steps`,
+    range: ([first, last]) => `${whole(first)} to ${whole(last)} client steps`,
+  },
+  {
+    ...SPENT,
+    key: "mb",
+    column: "Σ MB",
+    label: "MB sent",
+    name: "MB sent (up and down)",
+    places: "amounts",
+    without: "a count of bytes",
+    tick: (value, step) => tickText("MB", value, step),
+    heading: (amount) => `After ${shown("MB", amount)}`,
+    range: ([first, last]) => `${plain("MB", first)} to ${shown("MB", last)}`,
+  },
+];
 
-/** Whether curves are drawn by simulated time. */
-export const byTime = () => state.x === "time" && page.runs.some(hasClock);
+/** Whether a run has places on an axis. */
+export const isOn = (run, axis) => axis.column == null || run.values.has(axis.column);
+
+/** The axes that any run of the page has places on. */
+export const offeredAxes = () => AXES.filter((axis) => axis === ROUND || page.runs.some((run) => isOn(run, axis)));
 
 /** The axis that the reader has chosen. */
-export const xAxis = () => (byTime() ? TIME : ROUND);
+export const xAxis = () => offeredAxes().find((axis) => axis.key === state.x) ?? ROUND;

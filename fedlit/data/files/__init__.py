@@ -48,6 +48,8 @@ class Layout:
     """Each file may also be there as .gz."""
     torchvision: str = ""
     """The class of torchvision.datasets that downloads the files; empty where there is none."""
+    split: str = ""
+    """What that class is given as `split`, where it needs one."""
     hint: str = ""
     """A further sentence for a user who has not got the files."""
 
@@ -71,7 +73,8 @@ class Layout:
             f"Put {', '.join(self.files)}{', plain or as .gz,' if self.gzipped else ''} into {root / self.folder}."
         ]
         if self.torchvision:
-            call = f"torchvision.datasets.{self.torchvision}({str(root)!r}, download=True)"
+            split = f", split={self.split!r}" * bool(self.split)
+            call = f"torchvision.datasets.{self.torchvision}({str(root)!r}{split}, download=True)"
             sentences.append(f"Where there is a network, {call} does it.")
         return " ".join([*sentences, self.hint]).rstrip()
 

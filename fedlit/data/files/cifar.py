@@ -1,11 +1,14 @@
-"""CIFAR-10: six pickles of 10,000 pictures each, where torchvision puts them, read without running a line of them.
+"""CIFAR-10 and CIFAR-100: pickles where torchvision puts them, read without running a line of them.
 
-    ROOT/cifar-10-batches-py/  data_batch_1 ... data_batch_5  test_batch
+    ROOT/cifar-10-batches-py/  data_batch_1 ... data_batch_5  test_batch     10,000 pictures each
+    ROOT/cifar-100-python/     train  test                                   50,000 and 10,000
 
-A batch is a dict: `data` uint8 (10000, 3072), planes red, green, blue, row by row, and `labels`, a list. A pickle is a
-program; here it can make dicts, lists, texts and numbers, and arrays by the stand-ins below, which never reach numpy's
-own unpickling. All else it asks for is refused. What was read is verified by the sha256 of all pixels and all labels,
-so a copy that was pickled anew, by whatever version and without the names of the pictures, is as good as the original.
+A batch is a dict: `data` uint8 (rows, 3072), planes red, green, blue, row by row, and `labels`, a list; in CIFAR-100
+`fine_labels`, beside which `coarse_labels` are not read. A pickle is a program; here it can make dicts, lists, texts
+and numbers, and arrays by the stand-ins below, which never reach numpy's own unpickling. All else it asks for is
+refused. What was read is verified by the sha256 of all pixels and all labels, so a copy that was pickled anew, by
+whatever version and without the names of the pictures, is as good as the original. Of CIFAR-100 we have no copy to take
+one from; that it holds 600 pictures of each class is checked.
 
 Krizhevsky, Learning multiple layers of features from tiny images (2009).
 """
@@ -37,37 +40,50 @@ CIFAR10 = Published(
     labels_sha256="3edb456524d5918aefded81f5aef7c32efab2a788211df998a4eb0c8957baa1f",
 )
 
+CIFAR100 = Published(
+    Layout("CIFAR-100", "cifar-100-python", ("train", "test"), torchvision="CIFAR100"),
+    train_rows=50_000,
+    test_rows=10_000,
+    per_class=600,
+)
+
 
 def read_cifar10(root: Path) -> Pictures:
     """CIFAR-10's 60,000 pictures, x (60000, 3, 32, 32)."""
     return read_batches(root, CIFAR10)
 
 
-def read_batches(root: Path, published: Published) -> Pictures:
-    """The six batches of a set in CIFAR-10's form; beside the result one batch at a time is in memory."""
+def read_cifar100(root: Path) -> Pictures:
+    """CIFAR-100's 60,000 pictures of 100 classes, x (60000, 3, 32, 32)."""
+    return read_batches(root, CIFAR100, "fine_labels", classes=100)
+
+
+def read_batches(root: Path, published: Published, labels: str = "labels", *, classes: int = 10) -> Pictures:
+    """The batches of a set, the last of them the test; beside the result one batch at a time is in memory."""
     paths = published.layout.paths(root)
-    sizes = [published.train_rows // _TRAIN_BATCHES] * _TRAIN_BATCHES + [published.test_rows]
+    batches = len(paths) - 1
+    sizes = [published.train_rows // batches] * batches + [published.test_rows]
     x = np.empty((published.rows, *_SHAPE), np.uint8)
     y = np.empty(published.rows, np.int64)
     start = 0
     for path, size in zip(paths, sizes, strict=True):
         part = slice(start, start + size)
-        y[part] = _read_batch(path, into=x[part])
+        y[part] = _read_batch(path, labels, classes, into=x[part])
         start += size
     published.verify(root, x, y)
     return Pictures.train_first(x, y, published.train_rows)
 
 
-def _read_batch(path: Path, *, into: Bytes) -> Labels:
+def _read_batch(path: Path, name: str, classes: int, *, into: Bytes) -> Labels:
     """Copy one batch's pictures into their place and return its labels."""
     with reading(path), path.open("rb") as file:
         batch = {_text(key): value for key, value in PlainUnpickler(file, encoding="bytes").load().items()}
-        pixels, labels = _array(batch["data"]), _array(batch["labels"])
+        pixels, labels = _array(batch["data"]), _array(batch[name])
     rows, width = len(into), int(np.prod(_SHAPE))
     if pixels.dtype != np.uint8 or pixels.shape != (rows, width):
         raise damaged(path, f"its data are {pixels.dtype} of shape {pixels.shape}, not uint8 of ({rows}, {width})")
     into[:] = pixels.reshape(into.shape)
-    return checked_labels(path, labels, rows=rows)
+    return checked_labels(path, labels, rows=rows, classes=classes)
 
 
 class PlainUnpickler(pickle._Unpickler):

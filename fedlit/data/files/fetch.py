@@ -19,7 +19,7 @@ def fetch(layout: Layout, root: Path, *, timeout_s: float = 20.0) -> None:
     """Put the set's files where `layout` says; a DataError that says what to do if that fails.
 
     Args:
-        layout: of a set that torchvision can download: MNIST, Fashion-MNIST, CIFAR-10.
+        layout: of a set that torchvision can download: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, CIFAR-100.
         root: the folder of the data sets; made if it is not there.
         timeout_s: how long a server may be silent before we give up.
     """
@@ -29,7 +29,8 @@ def fetch(layout: Layout, root: Path, *, timeout_s: float = 20.0) -> None:
         root.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=root, prefix=".download-") as arrived, _patience(timeout_s):
             datasets = importlib.import_module("torchvision.datasets")  # here: half a second that few runs need
-            getattr(datasets, layout.torchvision)(arrived, download=True)
+            split = {"split": layout.split} if layout.split else {}
+            getattr(datasets, layout.torchvision)(arrived, **split, download=True)
             _move(Path(arrived) / layout.folder, root / layout.folder)
     except Exception as error:  # servers, networks, archives and disks fail in ways that nobody has listed
         reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -55,9 +55,7 @@ def read_fashion_mnist(root: Path) -> Pictures:
 def read_idx_set(root: Path, published: Published) -> Pictures:
     """The four files of a set in MNIST's form."""
     train_images, train_labels, test_images, test_labels = published.layout.paths(root)
-    x = np.concatenate(
-        [_read_images(train_images, published.train_rows), _read_images(test_images, published.test_rows)]
-    )
+    x = np.concatenate([read_images(train_images, published.train_rows), read_images(test_images, published.test_rows)])
     y = np.concatenate(
         [_read_labels(train_labels, published.train_rows), _read_labels(test_labels, published.test_rows)]
     )
@@ -65,7 +63,8 @@ def read_idx_set(root: Path, published: Published) -> Pictures:
     return Pictures.train_first(x, y, published.train_rows)
 
 
-def _read_images(path: Path, rows: int) -> Bytes:
+def read_images(path: Path, rows: int) -> Bytes:
+    """Pictures (rows, 1, 28, 28)."""
     images = read_idx(path, dimensions=3)
     if images.shape != (rows, _SIDE, _SIDE):
         raise damaged(path, f"it holds pictures of shape {images.shape}, not ({rows}, {_SIDE}, {_SIDE})")

@@ -40,7 +40,7 @@ def show_seconds(axes: "Axes") -> None:
 def label_metric(axes: "Axes", name: str) -> None:
     """The catalogue's label and unit on the y axis."""
     known = metric(name)
-    unit = f" ({known.unit})" if known.unit in ("nats", "MB", "s") else ""
+    unit = f" ({known.unit})" if known.unit in ("MB", "s") else ""
     axes.set_ylabel(f"{wrapped(known.label, 4)}{unit}")
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlit.catalogue import metric
+from fedlit.measure import ACCURACY, Measure
 from fedlit.report.figures.axes import STEPS, show_percent
 from fedlit.report.figures.base import Drawn, Figure, final_values, spread_note
 from fedlit.report.figures.look import WIDE, Style, inches, wrapped
+from fedlit.report.figures.rounds import named
 from fedlit.results import Group
 
 if TYPE_CHECKING:
@@ -26,16 +28,16 @@ class Bar:
     std: float | None = None
 
 
-def variance(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def variance(groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY) -> Iterator[Drawn]:
     """FedBC's Fig. 3d, 14, 15: the variance of users' accuracies."""
-    panels = {name: bars_of(groups, name) for name in ("users/acc_var", "personal/acc_var")}
+    panels = {name: bars_of(groups, name) for name in (f"users/{measure.name}_var", f"personal/{measure.name}_var")}
     panels = {name: bars for name, bars in panels.items() if bars}
+    shares = ", accuracies in [0, 1] (papers that count in percent show 10⁴ times as much)"
     caption = (
-        "Variance over users of the accuracy on their own test data at the end of training, accuracies in [0, 1] "
-        "(papers that count in percent show 10⁴ times as much); lower is fairer. "
-        f"{spread_note(groups, 'whisker')}"
+        f"Variance over users of the {measure.label} on their own test data at the end of training"
+        f"{shares if measure.name == 'acc' else ''}; lower is fairer. {spread_note(groups, 'whisker')}"
     )
-    yield Drawn(Figure("variance", "Variance over users", caption), bars_figure(panels, styles))
+    yield Drawn(Figure(named("variance", measure), "Variance over users", caption), bars_figure(panels, styles))
 
 
 def bars_of(groups: Sequence[Group], name: str) -> list[Bar]:

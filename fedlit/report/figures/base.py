@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import CLOCK, RECORD_COLUMNS, metric
+from fedlit.catalogue import CLOCK, is_record_column, metric
 from fedlit.errors import RunError
 from fedlit.results import Group, Run
 
@@ -132,7 +132,7 @@ def states_of(groups: Sequence[Group]) -> list[str]:
     for run in (run for group in groups for run in group.runs):
         with suppress(RunError):  # the run has evaluated no clients
             found |= dict.fromkeys(number_columns(run.clients))
-    return [name for name in found if name not in RECORD_COLUMNS and name.isidentifier()]
+    return [name for name in found if not is_record_column(name) and name.isidentifier()]
 
 
 def number_columns(table: "pyarrow.Table") -> list[str]:

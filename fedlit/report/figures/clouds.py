@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from fedlit.measure import ACCURACY, Measure
 from fedlit.report.figures.axes import is_wide, scale, show_shares, show_whole
 from fedlit.report.figures.base import Floats
 from fedlit.report.figures.look import Style, legend_below, name_panels, needs_width, new_panels, title_panels
@@ -102,26 +103,31 @@ def set_range(axes: "Axes", which: Literal["x", "y"], values: Floats) -> None:
         axes.set(**{f"{which}lim": (low - room, high + room)})
 
 
-def users_figure(panels: Mapping[str, Users]) -> "Picture":
-    """Small multiples: users from the worst served by z to the best, each with the accuracy of its own model."""
+def users_figure(panels: Mapping[str, Users], measure: Measure = ACCURACY) -> "Picture":
+    """Small multiples: users from the worst served by z to the best, each with the measure of its own model."""
     picture, axes = new_panels(len(panels), share=True, height=2.0)
     entries: dict[str, Line2D] = {}
     size = 2.5 if max(len(users.server) for users in panels.values()) <= 60 else 1.5
     for panel, users in zip(axes, panels.values(), strict=True):
-        order = np.argsort(users.server, kind="stable")
+        sign = 1 if measure.best == "max" else -1
+        order = np.argsort(sign * users.server, kind="stable")
         rank, server, own = np.arange(1, len(order) + 1), users.server[order], users.own[order]
-        panel.vlines(rank, server, own, color=np.where(own < server, _SERVER, _OWN), alpha=0.35, linewidth=0.7)
+        panel.vlines(
+            rank, server, own, color=np.where(sign * own < sign * server, _SERVER, _OWN), alpha=0.35, linewidth=0.7
+        )
         (entries["server's model z"],) = panel.plot(rank, server, color=_SERVER, marker="o", markersize=size)
         (entries["own model"],) = panel.plot(rank, own, color=_OWN, marker="D", markersize=size, linestyle="")
-    show_shares(axes[0], whole=True)
+    if measure.unit == "share":
+        show_shares(axes[0], whole=True)
     show_whole(axes[0])
-    title_panels(axes, panels, map(who_gains, panels.values()))
-    name_panels(axes, "user, worst served by z first", "accuracy on own test")
+    title_panels(axes, panels, (who_gains(users, measure) for users in panels.values()))
+    name_panels(axes, "user, worst served by z first", f"{measure.label} on own test")
     legend_below(picture, entries)
     return picture
 
 
-def who_gains(users: Users) -> str:
+def who_gains(users: Users, measure: Measure) -> str:
     """How many users are better off with their own model."""
     known = np.isfinite(users.own)
-    return f"own better for {int((users.own > users.server)[known].sum())} of {len(users.server)}"
+    better = users.own > users.server if measure.best == "max" else users.own < users.server
+    return f"own better for {int(better[known].sum())} of {len(users.server)}"

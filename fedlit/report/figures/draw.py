@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedlit.catalogue import CLOCK
-from fedlit.errors import RunError
+from fedlit.measure import Measure
 from fedlit.report.figures import bars, rounds, servers, swept, users
 from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all, states_of
 from fedlit.report.figures.look import DPI, look, styles_of
 from fedlit.results import Group
-from fedlit.run import RunFolder
+from fedlit.run import RunFolder, make_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -23,12 +23,24 @@ class Plan:
     """A figure that can be drawn of groups which have all that it needs."""
 
     needs: tuple[str, ...]
-    """Metrics, `global/acc`, columns of records, `clients.weight` or `servers.acc`, or ANY_STATE."""
+    """Metrics, `train/loss`, columns of records, `clients.weight`, or ANY_STATE; `{}` stands for a measure's name."""
     draw: Callable[..., Iterable[Drawn]]
-    """Given groups, a style for each and, where it needs ANY_STATE, the `state`."""
+    """Given groups, a style for each and, where it needs ANY_STATE or is of measures, the `state` or the `measure`."""
+    measures: Literal["none", "first", "every"] = "none"
+    """Whether it is drawn of the measures that runs are judged by, or of every one."""
 
-    def of(self, states: Iterable[str]) -> Iterator["Plan"]:
-        """Itself, or, where it is about any state, one plan for each of these."""
+    def of(self, states: Iterable[str], measures: Sequence[Sequence[Measure]]) -> Iterator["Plan"]:
+        """Itself, or, where it is about any state or measure, one plan for each of these.
+
+        Args:
+            states: numbers that clients keep.
+            measures: of each run.
+        """
+        if self.measures != "none":
+            own = [one[:1] if self.measures == "first" else one for one in measures]
+            for measure in dict.fromkeys(measure for one in own for measure in one):
+                yield Plan(tuple(need.format(measure.name) for need in self.needs), partial(self.draw, measure=measure))
+            return
         if ANY_STATE not in self.needs:
             yield self
             return
@@ -41,22 +53,22 @@ ANY_STATE = f"{CLIENT_COLUMN}*"
 """A number that clients keep, whatever its name."""
 
 PLANS: dict[str, Plan] = {
-    "accuracy": Plan(("global/acc",), rounds.accuracy),
-    "accuracy_by_time": Plan((CLOCK,), rounds.accuracy_by_time),
+    "accuracy": Plan(("global/{}",), rounds.accuracy, "every"),
+    "accuracy_by_time": Plan((CLOCK,), rounds.accuracy_by_time, "first"),
     "loss": Plan(("train/loss",), rounds.loss),
-    "user_accuracy": Plan(("personal/acc",), rounds.user_accuracy),
-    "min_max_user": Plan(("min_user/acc", "max_user/acc"), rounds.min_max_user),
-    "worst_best_user": Plan(("users/acc_min", "users/acc_max"), rounds.worst_best_user),
+    "user_accuracy": Plan(("personal/{}",), rounds.user_accuracy, "first"),
+    "min_max_user": Plan(("min_user/{}", "max_user/{}"), rounds.min_max_user, "first"),
+    "worst_best_user": Plan(("users/{}_min", "users/{}_max"), rounds.worst_best_user, "first"),
     "coefficients_by_round": Plan(("min_user/weight", "max_user/weight"), rounds.coefficients_by_round),
     "weight_by_state": Plan(("clients.weight", ANY_STATE), users.weight_by_state),
     "weight_by_size": Plan(("clients.weight",), users.weight_by_size),
     "state_by_size": Plan((ANY_STATE,), users.state_by_size),
     "weight_by_client_group": Plan(("clients.weight",), rounds.weight_by_client_group),
-    "variance": Plan(("users/acc_var",), bars.variance),
-    "user_ranks": Plan(("clients.acc_global",), users.user_ranks),
+    "variance": Plan(("users/{}_var",), bars.variance, "first"),
+    "user_ranks": Plan(("clients.{}_global",), users.user_ranks, "first"),
     "consensus": Plan(("cloud/consensus",), rounds.consensus),
     "consensus_by_time": Plan(("cloud/consensus", CLOCK), rounds.consensus_by_time),
-    "server_accuracy": Plan(("servers.acc",), servers.server_accuracy),
+    "server_accuracy": Plan(("servers.{}",), servers.server_accuracy, "first"),
     "timeline": Plan(("servers.start_s", "servers.finish_s"), servers.timeline),
     "against_first_state": Plan((), swept.against_first_state),
     "swept_at_the_end": Plan((), swept.swept_at_the_end),
@@ -64,19 +76,26 @@ PLANS: dict[str, Plan] = {
 }
 
 
-def draw_figures(groups: Sequence[Group], folder: Path, report: Callable[[str], None] | None = None) -> list[Figure]:
+def draw_figures(
+    groups: Sequence[Group],
+    folder: Path,
+    report: Callable[[str], None] | None = None,
+    kinds: Iterable[str] | None = None,
+) -> list[Figure]:
     """Draw what these runs can show as <name>.png and <name>.pdf; needs no display.
 
     Args:
         groups: what `group_runs` returns; a group has the same colour in all figures.
         folder: where the files go; made if it does not exist.
         report: called with the name of each figure before it is written.
+        kinds: which of PLANS to draw; all unless given.
     """
-    make_folder(folder)
+    make_folder(folder, "--out DIR")
     styles = styles_of(group.label for group in groups)
     figures = []
     states = states_of(groups)
-    for plan in (plan for kind in PLANS.values() for plan in kind.of(states)):
+    measures = [run.measures for group in groups for run in group.runs]
+    for plan in (plan for kind in (PLANS if kinds is None else kinds) for plan in PLANS[kind].of(states, measures)):
         able = list(have_all(groups, plan.needs))
         with look():
             for drawn in plan.draw(able, styles) if able else ():
@@ -85,14 +104,6 @@ def draw_figures(groups: Sequence[Group], folder: Path, report: Callable[[str], 
                 save(drawn.picture, folder / drawn.figure.name)
                 figures.append(replace(drawn.figure, caption=drawn.figure.caption + left_out(groups, able, plan)))
     return figures
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder, or say why that is not possible."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder} cannot be made ({error.strerror}). Choose another folder for the figures.") from error
 
 
 def left_out(groups: Sequence[Group], able: Sequence[Group], plan: Plan) -> str:

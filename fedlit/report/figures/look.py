@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlit.colours import TONES, looks_of
+
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
@@ -21,7 +23,6 @@ DPI = 150
 CHARACTER = 0.066
 """Inches of a letter of 8 points, on average."""
 _HANDLE, _LINE = 0.52, 0.165  # inches of a legend: a sample with what is around it, the height of a row
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444")  # Okabe and Ito's, no yellow
 _DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)), (0, (8, 2)))
 _MARKERS = "osD^v"
 _RC: dict[str, Any] = {
@@ -69,14 +70,12 @@ def look() -> Iterator[None]:
 
 
 def styles_of(labels: Iterable[str]) -> dict[str, Style]:
-    """A style for each label, by its place: seven colours, then the same ones dashed."""
+    """A style for each label, whose first word is its algorithm's name where it has one: `FedProx mu=0.1`."""
+    names = list(labels)
+    looks = looks_of([name.split(" ")[0] for name in names])
     return {
-        label: Style(
-            _COLOURS[place % len(_COLOURS)],
-            _DASHES[place // len(_COLOURS) % len(_DASHES)],
-            _MARKERS[place // len(_COLOURS) % len(_MARKERS)],
-        )
-        for place, label in enumerate(labels)
+        name: Style(TONES[look.tone].light, _DASHES[look.dash], _MARKERS[look.dash])
+        for name, look in zip(names, looks, strict=True)
     }
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedlit.catalogue import metric
+from fedlit.measure import ACCURACY, Measure
 from fedlit.report.figures.base import (
     MOST_PANELS,
     Curve,
@@ -35,9 +36,10 @@ _SMALL, _LARGE = Style("#d55e00"), Style("#0072b2")
 Panels = dict[str, list[Curve]]
 
 
-def accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def accuracy(groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY) -> Iterator[Drawn]:
     """The server's model on pooled test and validation data."""
-    yield per_metric("accuracy", "Accuracy by round", groups, ("global/acc", "val/acc"), styles)
+    names = (f"global/{measure.name}", f"val/{measure.name}")
+    yield per_metric(named("accuracy", measure), f"{opening(measure)} by round", groups, names, styles)
 
 
 def loss(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
@@ -46,17 +48,20 @@ def loss(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn
     yield per_metric("loss", "Loss by round", groups, names, styles)
 
 
-def user_accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def user_accuracy(groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY) -> Iterator[Drawn]:
     """FedBCD's Fig. 3, pFedMe's 6 and 7: z for all and for users on their own data, and their personal models."""
-    title = "Accuracy by round: the server's model, pooled and for users, and personal models"
-    names = ("global/acc", "global/user_acc", "personal/acc")
-    yield per_metric("user_accuracy", title, groups, names, styles)
+    title = f"{opening(measure)} by round: the server's model, pooled and for users, and personal models"
+    names = (f"global/{measure.name}", f"global/user_{measure.name}", f"personal/{measure.name}")
+    yield per_metric(named("user_accuracy", measure), title, groups, names, styles)
 
 
-def accuracy_by_time(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def accuracy_by_time(
+    groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY
+) -> Iterator[Drawn]:
     """FedBCD's Fig. 4: what is reached when."""
-    names = ("global/acc", "personal/acc")
-    yield from by_time("accuracy_by_time", "Accuracy by simulated time", groups, names, styles)
+    names = (f"global/{measure.name}", f"personal/{measure.name}")
+    title = f"{opening(measure)} by simulated time"
+    yield from by_time(named("accuracy_by_time", measure), title, groups, names, styles)
 
 
 def consensus(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
@@ -100,16 +105,22 @@ def per_metric(
     return Drawn(Figure(name, title, caption), curves_figure(panels, styles))
 
 
-def min_max_user(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def min_max_user(groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY) -> Iterator[Drawn]:
     """FedBC's Fig. 4 and 9 to 12: z on the data of each round's smallest and largest client."""
-    lines = {"min_user/acc": _SMALL, "max_user/acc": _LARGE}
-    yield per_group("min_max_user", "Accuracy for the smallest and the largest client of a round", groups, lines)
+    lines = {f"min_user/{measure.name}": _SMALL, f"max_user/{measure.name}": _LARGE}
+    title = f"{opening(measure)} for the smallest and the largest client of a round"
+    yield per_group(named("min_max_user", measure), title, groups, lines, measure.label)
 
 
-def worst_best_user(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def worst_best_user(
+    groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY
+) -> Iterator[Drawn]:
     """The range of all users' accuracies under z."""
-    lines = {"users/acc_min": _SMALL, "users/acc_mean": Style("#444444"), "users/acc_max": _LARGE}
-    yield per_group("worst_best_user", "Worst, mean and best user by round", groups, lines)
+    worst, best = (_SMALL, _LARGE) if measure.best == "max" else (_LARGE, _SMALL)
+    styles_of_ends = {"min": worst, "mean": Style("#444444"), "max": best}
+    lines = {f"users/{measure.name}_{name}": style for name, style in styles_of_ends.items()}
+    title = "Worst, mean and best user by round"
+    yield per_group(named("worst_best_user", measure), title, groups, lines, measure.label)
 
 
 def coefficients_by_round(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
@@ -124,17 +135,16 @@ def coefficients_by_round(groups: Sequence[Group], styles: Mapping[str, Style]) 
     yield per_group("coefficients_by_round", title, groups, lines, "aggregation coefficient")
 
 
-def per_group(
-    name: str, title: str, groups: Sequence[Group], lines: Mapping[str, Style], label: str | None = None
-) -> Drawn:
-    """A panel for each group, in it a line per metric; the y axis has a `label` where it is no accuracy."""
+def per_group(name: str, title: str, groups: Sequence[Group], lines: Mapping[str, Style], label: str) -> Drawn:
+    """A panel for each group, in it a line per metric; `label` stands beside the y axis."""
     panels: Panels = {}
     for group in groups[:MOST_PANELS]:
         curves = {line: curve_of(group, line, metric(line).label) for line in lines}
         panels[group.label] = [smoothed([curve], line)[0] for line, curve in curves.items() if curve]
     styles = {metric(line).label: style for line, style in lines.items()}
     caption = f"{definitions(lines)} {notes(groups, panels)}"
-    picture = group_panels_figure(panels, styles, label or "accuracy", percent=label is None)
+    percent = all(metric(line).unit == "share" for line in lines)
+    picture = group_panels_figure(panels, styles, label, percent=percent)
     return Drawn(Figure(name, title, caption), picture)
 
 
@@ -183,6 +193,18 @@ def mean_weights(run: Run) -> dict[str, dict[int, float]]:
         mean = np.bincount(place, weight[own]) / np.bincount(place)
         means[name] = dict(zip(which.astype(int).tolist(), mean.tolist(), strict=True))
     return means
+
+
+def named(name: str, measure: Measure) -> str:
+    """The name of a figure that is drawn of several measures: that of accuracy has none of its own in it."""
+    if measure.name == "acc":
+        return name
+    return name.replace("accuracy", measure.name) if "accuracy" in name else f"{name}_{measure.name}"
+
+
+def opening(measure: Measure) -> str:
+    """A measure's label at the beginning of a title."""
+    return f"{measure.label[0].upper()}{measure.label[1:]}"
 
 
 def smoothed(curves: Sequence[Curve], name: str) -> list[Curve]:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedlit.measure import ACCURACY, Measure
 from fedlit.report.figures.axes import TIME, show_seconds, show_shares, show_whole
 from fedlit.report.figures.base import MOST_PANELS, Drawn, Figure, Floats, column, panels_note, seeds_of
 from fedlit.report.figures.look import WIDE, Style, legend_below, name_panels, new_panels, title_panels
+from fedlit.report.figures.rounds import named, opening
 from fedlit.results import SERVER_COLUMNS, Group, Run
 
 if TYPE_CHECKING:
@@ -60,9 +62,11 @@ class Timeline:
         return 1 + max(span.server for span in self.spans)
 
 
-def server_accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def server_accuracy(
+    groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY
+) -> Iterator[Drawn]:
     """Accuracy of each server's model on the pooled test, from the worst server to the best."""
-    ranges = {group.label: found for group in groups if (found := range_of(group))}
+    ranges = {group.label: found for group in groups if (found := range_of(group, measure))}
     if not ranges:
         return
     several = f" Each end of the band is a mean over {seeds_of(groups)}." * any(len(group.runs) > 1 for group in groups)
@@ -71,7 +75,8 @@ def server_accuracy(groups: Sequence[Group], styles: Mapping[str, Style]) -> Ite
         f"{several}{panels_note(groups)}"
     )
     shown = dict(list(ranges.items())[:MOST_PANELS])
-    yield Drawn(Figure("server_accuracy", "Accuracy of the servers' models", caption), ranges_figure(shown))
+    title = f"{opening(measure)} of the servers' models"
+    yield Drawn(Figure(named("server_accuracy", measure), title, caption), ranges_figure(shown, measure))
 
 
 def timeline(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
@@ -101,9 +106,9 @@ def rows_of(run: Run) -> Rows:
     return {name: column(run, name, "servers") for name in SERVER_COLUMNS}
 
 
-def range_of(group: Group) -> Range | None:
-    """Accuracy over servers in the rounds that all runs have evaluated, averaged over seeds; None without any."""
-    measured = [accuracies(rows_of(run)) for run in group.runs]
+def range_of(group: Group, measure: Measure = ACCURACY) -> Range | None:
+    """A measure over servers in the rounds that all runs have evaluated, averaged over seeds; None without any."""
+    measured = [values_by_round(run, measure) for run in group.runs]
     common = sorted(set.intersection(*(set(own) for own in measured)))
     if not common:
         return None
@@ -112,10 +117,11 @@ def range_of(group: Group) -> Range | None:
     return Range(np.array(common, dtype=float), mean, low, high)
 
 
-def accuracies(rows: Rows) -> dict[int, Floats]:
-    """Round -> the servers' accuracies, (servers,), as far as they were measured."""
-    known = np.isfinite(rows["acc"])
-    rounds, values = rows["round"][known].astype(int), rows["acc"][known]
+def values_by_round(run: Run, measure: Measure) -> dict[int, Floats]:
+    """Round -> the measure of the servers, (servers,), as far as it was measured."""
+    all_rounds, all_values = (column(run, name, "servers") for name in ("round", measure.name))
+    known = np.isfinite(all_values)
+    rounds, values = all_rounds[known].astype(int), all_values[known]
     return {round: values[rounds == round] for round in np.unique(rounds).tolist()}
 
 
@@ -170,7 +176,7 @@ def spans_of(rows: Rows, server: float, begin: float, end: float) -> list[Span]:
 # pictures
 
 
-def ranges_figure(panels: Mapping[str, Range]) -> "Picture":
+def ranges_figure(panels: Mapping[str, Range], measure: Measure = ACCURACY) -> "Picture":
     """Small multiples with the same axes: a line with a band for each group."""
     picture, axes = new_panels(len(panels), share=True)
     entries: dict[str, Artist] = {}
@@ -178,10 +184,11 @@ def ranges_figure(panels: Mapping[str, Range]) -> "Picture":
         band = panel.fill_between(found.rounds, found.low, found.high, color=_SERVERS, alpha=0.2, linewidth=0)
         (line,) = panel.plot(found.rounds, found.mean, color=_SERVERS)
         entries = {"mean over servers": line, "worst to best server": band}
-    show_shares(axes[0])  # shared with the others
+    if measure.unit == "share":
+        show_shares(axes[0])  # shared with the others
     show_whole(axes[0])
     title_panels(axes, panels)
-    name_panels(axes, "round", "accuracy on pooled test")
+    name_panels(axes, "round", f"{measure.label} on pooled test")
     legend_below(picture, entries)
     return picture
 

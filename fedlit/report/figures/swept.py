@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlit.catalogue import STATES, metric, state_label
+from fedlit.measure import ACCURACY, Measure
 from fedlit.report.figures.axes import is_number, number, show_metric, show_shares, show_values
 from fedlit.report.figures.bars import Bar, bar_of, bars_figure
 from fedlit.report.figures.base import (
@@ -32,6 +33,7 @@ from fedlit.report.figures.look import (
     title_panels,
     wrapped,
 )
+from fedlit.report.figures.rounds import opening
 from fedlit.report.figures.sweeps import Line, Sweep, find_sweeps
 from fedlit.results import Group
 
@@ -42,17 +44,17 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 6
 """Combinations of other options in a figure by round."""
-_BY_ROUND = ("global/acc", "personal/acc")
-_AT_THE_END = ("global/acc", "personal/acc", "users/acc_var")
+_BY_ROUND = ("global/{}", "personal/{}")
+_AT_THE_END = (*_BY_ROUND, "users/{}_var")
 _CLIENTS = "data.num_clients"
 _FIRST_VALUE = re.compile(r"model\.(\w+)_init")
-_GLOBAL_AND_LOCAL = {"global/acc": Style("#0072b2"), "local/acc": Style("#d55e00", (0, (4, 1.5)), "s")}
+_GLOBAL_AND_LOCAL = {"global": Style("#0072b2"), "local": Style("#d55e00", (0, (4, 1.5)), "s")}
 
 
 def swept_by_round(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
     """pFedMe's Fig. 1 to 7, Exp-α's Fig. 3 and 4: accuracy by round, one curve per value of an option."""
     for sweep in find_sweeps(groups):
-        names = [name for name in _BY_ROUND if all_have(sweep, name)]
+        names = known_names(sweep, _BY_ROUND)
         if names:
             yield by_round(sweep, names)
 
@@ -65,7 +67,7 @@ def by_round(sweep: Sweep, names: Sequence[str]) -> Drawn:
     if len(shown) < len(sweep.lines):
         caption += f" The first {len(shown)} of {len(sweep.lines)} combinations of other options are shown."
     who = f"{shown[0].label}, o" if len(shown) == 1 else "O"
-    title = f"Accuracy by round for each {name_of(sweep.option)}"
+    title = f"{opening(measure_of(sweep))} by round for each {name_of(sweep.option)}"
     picture = swept_figure(rows, [number(value) for value in sweep.values], sweep.option.rsplit(".", 1)[-1])
     return Drawn(
         Figure(f"swept_{slug(sweep.option)}", title, f"{who}ne curve per value of {sweep.option}. {caption}"), picture
@@ -103,7 +105,7 @@ def swept_figure(rows: Mapping[str, Mapping[str, Sequence[Curve]]], values: Sequ
 def swept_at_the_end(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
     """FedBC's Fig. 7f (number of clients), 3d, 14, 15; any other option that was swept."""
     for sweep in find_sweeps(groups):
-        names = [name for name in _AT_THE_END if all_have(sweep, name)]
+        names = known_names(sweep, _AT_THE_END)
         if names and started_state(sweep.option) is None:
             yield at_the_end(sweep, names)
 
@@ -163,7 +165,7 @@ def against_first_state(groups: Sequence[Group], styles: Mapping[str, Style]) ->
     """FedBC's Fig. 2: global and local accuracy against γ; likewise for any state whose first value was swept."""
     for sweep in find_sweeps(groups):
         state = started_state(sweep.option)
-        if state is not None and all(all_have(sweep, name) for name in _GLOBAL_AND_LOCAL):
+        if state is not None and all(all_have(sweep, name) for name in both_of(sweep)):
             yield against_state(sweep, state)
 
 
@@ -175,32 +177,38 @@ def started_state(option: str) -> str | None:
 
 def against_state(sweep: Sweep, state: str) -> Drawn:
     """A panel for each line, up to a page."""
-    label = state_label(state)
+    label, both, measure = state_label(state), both_of(sweep), measure_of(sweep)
     panels = {
-        line.label: [curve_at_the_end(line, name, metric(name).label) for name in _GLOBAL_AND_LOCAL]
+        line.label: [curve_at_the_end(line, name, metric(name).label) for name in both]
         for line in sweep.lines[:MOST_PANELS]
     }
     groups = groups_of(sweep.lines)
     is_fixed = all(group.runs[0].settings.get(f"model.{state}_lr") == 0 for group in groups)
     what = f"{label} is fixed" if is_fixed else f"the axis shows where {label} starts"
-    caption = f"{definitions(_GLOBAL_AND_LOCAL)} At the end of training; {what}. {spread_note(groups, 'whisker')}"
-    picture = against_state_figure(panels, sweep.values, label if is_fixed else f"initial {label}")
-    return Drawn(Figure(state, f"Global and local accuracy against the {label}", caption), picture)
+    caption = f"{definitions(both)} At the end of training; {what}. {spread_note(groups, 'whisker')}"
+    picture = against_state_figure(panels, sweep.values, label if is_fixed else f"initial {label}", measure)
+    return Drawn(Figure(state, f"Global and local {measure.label} against the {label}", caption), picture)
 
 
-def against_state_figure(panels: Mapping[str, Sequence[Curve]], values: Sequence[float], option: str) -> "Picture":
-    """A panel per line with both accuracies, on a logarithmic axis that has a place for 0."""
+def against_state_figure(
+    panels: Mapping[str, Sequence[Curve]],
+    values: Sequence[float],
+    option: str,
+    measure: Measure = ACCURACY,
+) -> "Picture":
+    """A panel per line with both curves, on a logarithmic axis that has a place for 0."""
     picture, axes = new_panels(len(panels), share=True)
-    styles = {metric(name).label: style for name, style in _GLOBAL_AND_LOCAL.items()}
+    styles = {metric(name).label: style for name, style in styled(measure).items()}
     points = {}
     for panel, curves in zip(axes, panels.values(), strict=True):
         for curve in curves:
             points[curve.label] = draw_points(panel, curve, styles[curve.label])
     show_values(axes[0], values, logarithmic=True)  # shared with the others
-    show_shares(axes[0])
+    if measure.unit == "share":
+        show_shares(axes[0])
     if len(panels) > 1:
         title_panels(axes, panels)
-    name_panels(axes, option, "accuracy")
+    name_panels(axes, option, measure.label)
     legend_below(picture, {label: points[label] for label in styles})
     return picture
 
@@ -213,6 +221,27 @@ def draw_points(axes: "Axes", curve: Curve, style: Style) -> "Line2D":
 
 
 # words
+
+
+def measure_of(sweep: Sweep) -> Measure:
+    """What the runs of a sweep are judged by."""
+    return sweep.lines[0].groups[0].runs[0].measures[0]
+
+
+def known_names(sweep: Sweep, forms: Sequence[str]) -> list[str]:
+    """The metrics of these forms that all runs of a sweep have."""
+    names = [form.format(measure_of(sweep).name) for form in forms]
+    return [name for name in names if all_have(sweep, name)]
+
+
+def both_of(sweep: Sweep) -> dict[str, Style]:
+    """The metrics of z and of x_i, with their styles."""
+    return styled(measure_of(sweep))
+
+
+def styled(measure: Measure) -> dict[str, Style]:
+    """The same, for a measure."""
+    return {f"{group}/{measure.name}": style for group, style in _GLOBAL_AND_LOCAL.items()}
 
 
 def all_have(sweep: Sweep, name: str) -> bool:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import RECORD_COLUMNS, state_label
+from fedlit.catalogue import record_columns, state_label
+from fedlit.measure import ACCURACY, Measure
 from fedlit.report.figures.base import MOST_PANELS, Drawn, Figure, Floats, column, panels_note, states_of
 from fedlit.report.figures.clouds import Cloud, Users, clouds_figure, users_figure
 from fedlit.report.figures.look import Style
+from fedlit.report.figures.rounds import named
 from fedlit.results import Group, Run
 
 STATE_ROUNDS = (1, 50, 100, 200)
@@ -84,16 +86,17 @@ def opening(state: str) -> str:
     return f"{label[0].upper()}{label[1:]}"
 
 
-def user_ranks(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
+def user_ranks(groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY) -> Iterator[Drawn]:
     """Who loses: every user's accuracy under z and under its own model."""
-    panels = {group.label: users_of(group) for group in groups[:MOST_PANELS]}
+    panels = {group.label: users_of(group, measure) for group in groups[:MOST_PANELS]}
     caption = (
-        "Each user's accuracy on its own test data at the end of training, under the server's model and under its own "
-        f"(personal) model; the line between them has the colour of the better one.{panels_note(groups)}"
+        f"Each user's {measure.label} on its own test data at the end of training, under the server's model and under "
+        f"its own (personal) model; the line between them has the colour of the better one.{panels_note(groups)}"
     )
     if any(len(group.runs) > 1 for group in groups):
         caption += " Seeds with the same clients are averaged user by user, others stand side by side."
-    yield Drawn(Figure("user_ranks", "Who is served how well", caption), users_figure(panels))
+    picture = users_figure(panels, measure)
+    yield Drawn(Figure(named("user_ranks", measure), "Who is served how well", caption), picture)
 
 
 # from clients.parquet to arrays
@@ -101,7 +104,7 @@ def user_ranks(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator
 
 def rows_of(run: Run) -> Rows:
     """The numbers of every client and evaluated round."""
-    numbers = [name for name in RECORD_COLUMNS if name != "group"]
+    numbers = [name for name in record_columns(run.measures) if name != "group"]
     names = [*numbers, *states_of([Group("", [run])])]
     rows = {name: column(run, name) for name in names}
     length = len(rows["round"])
@@ -143,23 +146,24 @@ def cloud(group: Group, choose: Callable[[Rows], Rows], x: str, y: str) -> Cloud
     return Cloud(group.label, known[0], known[1])
 
 
-def users_of(group: Group) -> Users:
-    """Accuracies at the end; user by user over the seeds where all runs have the same users, else all of them."""
-    found = [with_test(last_round(rows_of(run))) for run in group.runs]
-    accuracies = [np.array([rows["acc_global"], own_accuracy(rows)]) for rows in found]
+def users_of(group: Group, measure: Measure = ACCURACY) -> Users:
+    """A measure at the end; user by user over the seeds where all runs have the same users, else all of them."""
+    found = [with_test(last_round(rows_of(run)), measure) for run in group.runs]
+    values = [np.array([rows[f"{measure.name}_global"], own_value(rows, measure)]) for rows in found]
     same = len({run.partition_hash for run in group.runs}) == 1 and len({len(rows["client"]) for rows in found}) == 1
-    server, own = np.mean(accuracies, axis=0) if same else np.concatenate(accuracies, axis=1)
+    server, own = np.mean(values, axis=0) if same else np.concatenate(values, axis=1)
     return Users(server, own)
 
 
-def with_test(rows: Rows) -> Rows:
+def with_test(rows: Rows, measure: Measure) -> Rows:
     """The users that have test data."""
-    return chosen(rows, np.isfinite(rows["acc_global"]))
+    return chosen(rows, np.isfinite(rows[f"{measure.name}_global"]))
 
 
-def own_accuracy(rows: Rows) -> Floats:
+def own_value(rows: Rows, measure: Measure) -> Floats:
     """The personal model's, or the local model's where there is no personal one."""
-    own: Floats = np.where(np.isfinite(rows["acc_personal"]), rows["acc_personal"], rows["acc_local"])
+    personal, local = rows[f"{measure.name}_personal"], rows[f"{measure.name}_local"]
+    own: Floats = np.where(np.isfinite(personal), personal, local)
     return own
 
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data.files.cifar import CIFAR10, read_batches, read_cifar10
+from fedlit.data.files.cifar import CIFAR10, CIFAR100, read_batches, read_cifar10, read_cifar100
 from tests.data.files import flip, refused, small, unless_refused, with_checksums
 from tests.real_files import Real
 
@@ -280,3 +281,37 @@ def test_real_cifar10_with_one_altered_bit_is_refused(real: Real, tmp_path: Path
     flip(tmp_path / FOLDER / "data_batch_3", 15_000_000)
     with refused("CIFAR-10", "the pixels have another sha256"):
         read_cifar10(tmp_path)
+
+
+# ---- CIFAR-100 -------------------------------------------------------------------------------------------------------
+
+FINE = np.arange(24) * 4
+
+
+def write_cifar100(root: Path, fine: np.ndarray = FINE) -> Path:
+    """As torchvision's files: fine and coarse labels, training and test in one pickle each."""
+    folder = root / CIFAR100.layout.folder
+    folder.mkdir(parents=True)
+    for name, part in (("train", slice(0, 20)), ("test", slice(20, 24))):
+        labels = {"fine_labels": fine[part].tolist(), "coarse_labels": [0] * len(fine[part])}
+        (folder / name).write_bytes(pickle.dumps({"data": X[part], "filenames": ["a.png"], **labels}, 2))
+    return root
+
+
+def test_cifar_100_has_its_fine_labels_training_before_test(tmp_path: Path) -> None:
+    published = small(CIFAR100, train_rows=20, test_rows=4)
+    pictures = read_batches(write_cifar100(tmp_path), published, "fine_labels", classes=100)
+    np.testing.assert_array_equal(pictures.x, X.reshape(-1, 3, 32, 32))
+    np.testing.assert_array_equal(pictures.y, FINE)
+    assert (len(pictures.official_train), len(pictures.official_test)) == (20, 4)
+
+
+def test_cifar_100_with_other_classes_or_of_another_size_is_refused(tmp_path: Path) -> None:
+    write_cifar100(tmp_path)
+    published = small(CIFAR100, train_rows=20, test_rows=4)
+    with refused("train cannot be used", r"uint8 of shape \(20, 3072\)"):
+        read_cifar100(tmp_path)
+    with refused("test cannot be used", "labels go from 80 to 92, not from 0 to 79"):
+        read_batches(tmp_path, published, "fine_labels", classes=80)
+    with refused("CIFAR-100", "2 pictures of each class"):
+        read_batches(tmp_path, replace(published, per_class=2), "fine_labels", classes=100)

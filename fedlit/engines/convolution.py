@@ -1,0 +1,258 @@
+"""Direct convolution for small nets: oneDNN's is made for many channels and is slow on 1, 3 or 10.
+
+Pictures are kept with the samples innermost, (channels, height, width, samples), from the first convolution to the
+last; `convolution.cpp` says why. Users keep `nn.Conv2d` and `nn.MaxPool2d`: while a program is traced, torch's
+operators are replaced by these (`DECOMPOSITIONS`), and whatever does not fit stays torch's.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+FEWEST_ROWS = 8
+"""Rows of a batch that fill a vector of the CPU."""
+MOST_PRODUCTS = 300
+"""Products of one output number (channels × kernel) up to which direct wins or ties; oneDNN wins from 800 on."""
+
+
+class Convolution(NamedTuple):
+    """The shapes of one convolution."""
+
+    x: Sequence[int]
+    weight: Sequence[int]
+    transposed: bool
+    groups: int
+
+    @property
+    def why_not(self) -> str | None:
+        """Why torch's operators are the better ones for it, or None."""
+        if len(self.x) != 4 or self.transposed or self.groups > 1:
+            return "one is not a plain convolution of pictures"
+        if self.x[0] < FEWEST_ROWS:
+            return f"a batch has {self.x[0]} rows, fewer than {FEWEST_ROWS}"
+        if prod(self.weight[1:]) > MOST_PRODUCTS:
+            return f"one sums {prod(self.weight[1:]):,} products, more than {MOST_PRODUCTS}"
+        return None
+
+
+# ---- the operators ---------------------------------------------------------------------------------------------------
+
+
+def _packed(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape[1:] + x.shape[:1])
+
+
+def _convolved(x: Tensor, weight: Tensor, sy: int, sx: int, py: int, px: int, dy: int, dx: int, groups: int) -> Tensor:
+    height = _positions(x.shape[1], weight.shape[2], sy, py, dy)
+    return x.new_empty(weight.shape[0], height, _positions(x.shape[2], weight.shape[3], sx, px, dx), x.shape[3])
+
+
+def _like_input(slope: Tensor, weight: Tensor, height: int, width: int, *geometry: int) -> Tensor:
+    return slope.new_empty(weight.shape[1] * geometry[-1], height, width, slope.shape[3])
+
+
+def _like_weight(slope: Tensor, x: Tensor, height: int, width: int, *geometry: int) -> Tensor:
+    return x.new_empty(slope.shape[0], x.shape[0] // geometry[-1], height, width)
+
+
+def _positions(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
+    return (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+
+
+_GEOMETRY = "int sy, int sx, int py, int px, int dy, int dx, int groups"
+_DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "pack": ("(Tensor x) -> Tensor", _packed),
+    "forward": (f"(Tensor x, Tensor weight, {_GEOMETRY}) -> Tensor", _convolved),
+    "grad_input": (f"(Tensor slope, Tensor weight, int height, int width, {_GEOMETRY}) -> Tensor", _like_input),
+    "grad_weight": (f"(Tensor slope, Tensor x, int height, int width, {_GEOMETRY}) -> Tensor", _like_weight),
+}
+"""Arguments of each operator, and an empty tensor of its result's shape."""
+_LIBRARY = torch.library.Library("fedlit", "DEF")  # type: ignore[no-untyped-call]  # torch's
+for _name, (_arguments, _shaped) in _DECLARED.items():
+    _LIBRARY.define(_name + _arguments, tags=(torch.Tag.needs_contiguous_strides,))  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"fedlit::{_name}", _shaped, lib=_LIBRARY)
+OPERATORS = tuple(getattr(torch.ops.fedlit, name).default for name in _DECLARED)
+_pack, _forward, _grad_input, _grad_weight = OPERATORS
+
+
+# ---- torch's operators by these --------------------------------------------------------------------------------------
+
+
+def _innermost(x: Tensor) -> Tensor:
+    """(samples, channels, height, width) as (channels, height, width, samples), copied only where it has to be."""
+    turned = x.permute(1, 2, 3, 0)
+    if turned.is_contiguous():
+        return turned
+    return _pack(x) if x.is_contiguous() else turned.contiguous()
+
+
+def _outermost(x: Tensor) -> Tensor:
+    return x.permute(3, 0, 1, 2)
+
+
+def _computes(x: Tensor, transposed: bool) -> bool:
+    """Whether the operators can do it at all; whether they should was decided for the whole net."""
+    return x.dim() == 4 and not transposed and len(x) >= FEWEST_ROWS and x.dtype in (torch.float32, torch.float64)
+
+
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Any:
+    """aten.convolution."""
+    if not _computes(x, transposed):
+        return NotImplemented
+    out = _outermost(_forward(_innermost(x), weight.contiguous(), *stride, *padding, *dilation, groups))
+    return out if bias is None else out + bias.view(1, -1, 1, 1)
+
+
+def convolution_backward(
+    slope: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias_sizes: Sequence[int] | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    wanted: Sequence[bool],
+) -> Any:
+    """aten.convolution_backward: gradients of input, weight and bias, those that are wanted."""
+    if not _computes(x, transposed):
+        return NotImplemented
+    geometry = (*stride, *padding, *dilation, groups)
+    turned = _innermost(slope)
+    of_x = _grad_input(turned, weight.contiguous(), *x.shape[2:], *geometry) if wanted[0] else None
+    of_weight = _grad_weight(turned, _innermost(x), *weight.shape[2:], *geometry) if wanted[1] else None
+    of_bias = slope.sum((0, 2, 3)) if wanted[2] else None
+    return None if of_x is None else _outermost(of_x), of_weight, of_bias
+
+
+class _Windows(NamedTuple):
+    """Windows of a pool that do not overlap: `height` × `width` of them, each `down` × `right` large."""
+
+    down: int
+    right: int
+    height: int
+    width: int
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        kernel: Sequence[int],
+        stride: Sequence[int] = (),
+        padding: Sequence[int] = (0,),
+        dilation: Sequence[int] = (1,),
+        ceil_mode: bool = False,
+    ) -> "_Windows | None":
+        """None where windows overlap, have gaps or are padded: such pools stay torch's."""
+        down, right = _pair(kernel)
+        apart = _pair(stride or kernel) == (down, right) and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
+        if x.dim() != 4 or not apart or ceil_mode:
+            return None
+        return cls(down, right, x.shape[2] // down, x.shape[3] // right)
+
+    def winners(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Of (channels, height, width, samples): the largest of each window, and its place in the window.
+
+        As torch has it, the first of equals, and NaN before all.
+        """
+        inside = x[:, : self.height * self.down, : self.width * self.right]
+        best = inside[:, :: self.down, :: self.right]
+        place = torch.zeros_like(best)
+        for number, (i, j) in enumerate(product(range(self.down), range(self.right))):
+            if number > 0:
+                value = inside[:, i :: self.down, j :: self.right]
+                better = (value > best) | (value != value)  # NaN: isnan() would not be vectorised
+                best, place = torch.where(better, value, best), torch.where(better, number, place)
+        return best, place
+
+    def numbers(self, place: Tensor, width: int) -> Tensor:
+        """Places in a window as torch counts them: through the whole picture, which is so wide."""
+        top = torch.arange(self.height).view(1, -1, 1, 1) * self.down
+        left = torch.arange(self.width).view(1, 1, -1, 1) * self.right
+        place = place.long()
+        return (top + place // self.right) * width + left + place % self.right
+
+    def spread(self, slope: Tensor, place: Tensor, height: int, width: int) -> Tensor:
+        """A number of each window back to where it was found, in a picture of this size; all others are zero."""
+        number = torch.arange(self.down * self.right, dtype=place.dtype).view(1, 1, self.down, 1, self.right, 1)
+        found = place[:, :, None, :, None]
+        found = (found >= number) & (found <= number)  # read twice, the places are kept; else they are found again
+        whole = torch.where(found, slope[:, :, None, :, None], 0).flatten(3, 4).flatten(1, 2)
+        return F.pad(whole, (0, 0, 0, width - whole.shape[2], 0, height - whole.shape[1]))
+
+
+def _pair(sizes: Sequence[int]) -> tuple[int, int]:
+    return sizes[0], sizes[-1]
+
+
+def max_pool(x: Tensor, *window: Any) -> Any:
+    """aten.max_pool2d_with_indices. Inductor's own backward scatters, in the order of torch's layout."""
+    windows = _Windows.of(x, *window)
+    if windows is None:
+        return NotImplemented
+    best, place = windows.winners(x.permute(1, 2, 3, 0))
+    return _outermost(best), _outermost(windows.numbers(place, x.shape[3]))
+
+
+def max_pool_backward(slope: Tensor, x: Tensor, *window: Any) -> Any:
+    """aten.max_pool2d_with_indices_backward; finds the winners again, which is cheaper than to keep them."""
+    windows = _Windows.of(x, *window[:-1])
+    if windows is None:
+        return NotImplemented
+    _, place = windows.winners(x.permute(1, 2, 3, 0))
+    return _outermost(windows.spread(slope.permute(1, 2, 3, 0), place, *x.shape[2:]))
+
+
+def view(x: Tensor, shape: Sequence[int]) -> Any:
+    """aten.view of what torch would have laid out otherwise: a copy where it cannot be a view."""
+    if x.is_contiguous() or _can_be_viewed(x, shape):
+        return NotImplemented
+    return x.contiguous().view(*shape)
+
+
+def _can_be_viewed(x: Tensor, shape: Sequence[int]) -> bool:
+    """Whether the shape only divides what lies in one piece: tried here, because a trial of torch's would be traced."""
+    pieces: list[int] = []
+    end = 0  # the stride that a dimension must have to belong to the piece behind it
+    for size, stride in reversed([pair for pair in zip(x.shape, x.stride(), strict=True) if pair[0] != 1]):
+        if pieces and stride == end:
+            pieces[-1] *= size
+        else:
+            pieces.append(size)
+        end = stride * size
+    wanted = [size if size >= 0 else x.numel() // -prod(shape) for size in shape]
+    for piece in pieces:
+        while piece > 1 and wanted and piece % wanted[-1] == 0:
+            piece //= wanted.pop()
+        if piece > 1:
+            return False
+    return True
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.convolution.default: convolution,
+    torch.ops.aten.convolution_backward.default: convolution_backward,
+    torch.ops.aten.max_pool2d_with_indices.default: max_pool,
+    torch.ops.aten.max_pool2d_with_indices_backward.default: max_pool_backward,
+    torch.ops.aten.view.default: view,
+}
+"""What replaces torch's operators while a program is traced; NotImplemented leaves torch's own."""

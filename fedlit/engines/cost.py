@@ -1,0 +1,109 @@
+"""What local training costs, counted before the first round: steps of a run, passes of a step, operations, seconds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedlit.client import Client
+from fedlit.engines.device import Device
+from fedlit.engines.probe import net_passes
+
+STEP_S, PASS_S, FLOP_S = 3e-4, 1.6e-3, 2e10
+"""Rough costs of a sequential step: its overhead, that of every further pass of the net inside it (`task_grad`), and
+the floating-point operations that a thread does in a second. `fedlit bench` compares them with what it measures."""
+CALL_S, COMPILED_GAIN = 1.5e-4, 1.15
+"""Of a step that is compiled by itself: what a call costs, and how much faster a thread then computes."""
+COMPILE_S, LAYER_S = 12.0, 1.3
+"""Seconds that such a step takes to compile the first time, and for each of its layers: about 60 for ResNet-20."""
+COUNTED_ROWS = 1024
+"""Rows of a batch on which operations are counted, at most: more only cost memory."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do, and where."""
+
+    client: Client
+    planned: np.ndarray
+    per_round: int
+    rounds: int
+    sample: Tensor
+    flop: float
+    """Of one pass of the net, forward and backward."""
+    device: Device
+    shares: Mapping[str, float]
+    threads: int
+
+    @cached_property
+    def solves(self) -> list[tuple[float, int]]:
+        """Of each phase: local steps in the whole run, and passes of the net in one."""
+        planned = self.rounds * self.per_round * float(self.planned.mean())
+        phases = self.client.phases()
+        passes = {method: net_passes(self.client, method, self.sample) for method in {p.step_method for p in phases}}
+        return [(planned * self.shares.get(phase.work_method, 1.0), passes[phase.step_method]) for phase in phases]
+
+    @property
+    def steps(self) -> float:
+        """Local steps of the whole run."""
+        return sum(steps for steps, _ in self.solves)
+
+    @property
+    def seconds(self) -> float:
+        """Of the sequential engine on a processor, roughly."""
+        return sum(steps * step_s(self.flop, passes, self.threads) for steps, passes in self.solves)
+
+    def seconds_by_compiled_steps(self, workers: int) -> float:
+        """The same of so many workers that call a compiled step."""
+        return sum(
+            steps * (CALL_S + passes * self.flop / (FLOP_S * COMPILED_GAIN)) / workers for steps, passes in self.solves
+        )
+
+    def __str__(self) -> str:
+        flop = self.flop * sum(steps * passes for steps, passes in self.solves) / max(self.steps, 1.0)
+        steps = f"about {self.steps:,.0f} local steps of {flop:.1e} flop"
+        return steps if self.device.name == "gpu" else f"{steps}, {self.seconds:,.0f} s one by one"
+
+
+def step_s(flop: float, passes: int, threads: int) -> float:
+    """Estimated seconds of a sequential step that passes its net so many times, with so many operations each."""
+    return STEP_S + PASS_S * max(0, passes - 1) + passes * flop / (FLOP_S * threads)
+
+
+def compile_step_s(client: Client) -> float:
+    """Estimated seconds to compile one step: it has kernels for every layer, forward and backward."""
+    return COMPILE_S + LAYER_S * sum(1 for module in client.net.modules() if [*module.parameters(recurse=False)])
+
+
+def estimated_step_s(client: Client, sample: Tensor, threads: int) -> float:
+    """The same of a client's step, whose passes are counted; a mean where it has several phases."""
+    methods, flop = [phase.step_method for phase in client.phases()], step_flop(client, sample)
+    return sum(step_s(flop, net_passes(client, method, sample), threads) for method in methods) / len(methods)
+
+
+def step_flop(client: Client, sample: Tensor) -> float:
+    """Floating-point operations of one pass of the net in a local step: about three forward ones over a batch."""
+    rows = min(client.batch_size, COUNTED_ROWS)
+    batch = sample.unsqueeze(0).expand(rows, *sample.shape)
+    training = client.net.training
+    client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
+        client.net(batch)
+    client.net.train(training)
+    return 3.0 * float(counter.get_total_flops()) * (client.batch_size / rows)
+
+
+def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:
+    """A layer's two products at every step: x is (steps, rows, features), the weights (4 hidden, …)."""
+    steps, rows, _features = x
+    return 2 * steps * rows * (prod(w_in) + prod(w_hidden))
+
+
+_LSTM_FLOP = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flop}
+"""What torch's counter does not know: nn.LSTM in float32 is one operator a layer."""

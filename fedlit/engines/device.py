@@ -1,0 +1,327 @@
+"""Devices and number formats: the one file that knows where clients train and in which numbers.
+
+The server, its callbacks and weightings, and all that is kept for clients live *at home*: in the host's memory, in
+float32 or float64. A cohort is sent to the device for a local solve, together with nothing that is there already (the
+data set, the net), and its rows come back in one copy. So whatever an algorithm or a user lets the server do runs
+alike everywhere, and a step never waits for the host.
+
+Rules: which accelerators there are, when a GPU pays, which precisions an engine can carry.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Literal
+
+import numpy as np
+import torch
+from pytorch_lightning import Trainer
+from pytorch_lightning.plugins import MixedPrecision
+from torch import Tensor
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
+from fedlit.engines.distributed import DataPart, fill, filled
+from fedlit.engines.program import Layout
+from fedlit.engines.sequential import SequentialEngine
+from fedlit.engines.vectorized import Job, Task, VectorizedEngine, Worker
+from fedlit.errors import ConfigError, nearest
+from fedlit.params import Params, at_least_single, row
+from fedlit.step import Phase
+
+Accelerator = Literal["auto", "cpu", "gpu"]
+Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]
+
+PRECISIONS = ("32-true", "64-true", "bf16-mixed", "bf16-true")
+_NEEDS_SCALER = (
+    "its gradients leave the range of 16-bit floats unless the loss is scaled by a factor that is adapted from step to "
+    "step, and a step of many clients at once has no such factor"
+)
+GPU_FLOP = 1e9
+"""Operations of one step of a whole cohort from which `auto` takes a GPU: below, it waits for the host that starts its
+operations. A rule of thumb (1e9 are 50 ms of a core, an eager step takes some ms to start); not measured on a GPU."""
+_HOST = torch.device("cpu")
+
+
+# ---- rules ---------------------------------------------------------------------------------------------------------
+
+
+def find_accelerator(accelerator: str, devices: int) -> Literal["cpu", "cuda"]:
+    """Lightning's accelerator for the one that is asked for; `auto` may still decide for the processor later."""
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if accelerator == "cpu":
+        return "cpu"
+    if accelerator == "auto":
+        return "cuda" if there >= devices else "cpu"
+    if accelerator not in ("gpu", "cuda"):
+        raise ConfigError(
+            f"trainer.accelerator is {accelerator}. {nearest(accelerator, ['auto', 'cpu', 'gpu'])}Clients train on "
+            "processors or on NVIDIA or AMD GPUs: give auto, cpu or gpu."
+        )
+    if there == 0:
+        raise ConfigError(
+            f"trainer.accelerator is {accelerator}, but this machine has no GPU that PyTorch {torch.__version__} can "
+            "use. Set trainer.accelerator to cpu or auto, or install a PyTorch that is built for your GPU."
+        )
+    if there < devices:
+        raise ConfigError(
+            f"trainer.accelerator is {accelerator} and trainer.devices is {devices}, but this machine has {there} "
+            f"GPU{'s' * (there > 1)}, and every process needs its own. Set trainer.devices to {there}, or "
+            "trainer.accelerator to cpu: processes then share the cores."
+        )
+    return "cuda"
+
+
+def check_precision(precision: object) -> None:
+    """Refuse number formats that no engine can carry, each with its reason."""
+    if precision in ("16-mixed", "16-true"):
+        other = "bf16-mixed" if precision == "16-mixed" else "bf16-true"
+        raise ConfigError(
+            f"trainer.precision is {precision}, which fedlit does not support: {_NEEDS_SCALER}. Set trainer.precision "
+            f"to {other}, which has the range of 32-bit floats and needs none."
+        )
+    if precision not in PRECISIONS:
+        raise ConfigError(
+            f"trainer.precision is {precision}. {nearest(str(precision), PRECISIONS)}Give {', '.join(PRECISIONS[:-1])} "
+            f"or {PRECISIONS[-1]}."
+        )
+
+
+def gpu_pays(flop: float, clients: int) -> tuple[bool, str]:
+    """Whether a step of so many clients at once, of so many operations each, is worth a GPU; and why."""
+    together = flop * clients
+    work = f"one step of {clients} client{'s' * (clients != 1)} at once is {together:.1e} flop"
+    return together >= GPU_FLOP, f"{work}, and a GPU pays from about {GPU_FLOP:.0e}"
+
+
+# ---- where things are ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Device:
+    """Where clients train and models are measured, and in which numbers.
+
+    Args:
+        at: the device.
+        low: the number format of the net there, where it is not the home's.
+        mixed: Lightning's context, under which a net computes partly in a lower format; None where it does not.
+    """
+
+    at: torch.device = _HOST
+    low: torch.dtype | None = None
+    mixed: Callable[[], AbstractContextManager[object]] | None = None
+    _store: tuple[Store, Store] = field(default_factory=lambda: ({}, {}), repr=False)
+
+    @classmethod
+    def of(cls, trainer: Trainer) -> "Device":
+        """Where Lightning has put the net, and in which numbers."""
+        mixed = isinstance(trainer.precision_plugin, MixedPrecision)
+        low = torch.bfloat16 if trainer.precision == "bf16-true" else None
+        return cls(trainer.strategy.root_device, low, trainer.precision_plugin.forward_context if mixed else None)
+
+    @property
+    def name(self) -> Literal["cpu", "gpu"]:
+        """As the user calls it."""
+        return "cpu" if self.at == _HOST else "gpu"
+
+    @property
+    def is_home(self) -> bool:
+        """Whether tensors need not be sent: it is the host, in the home's numbers."""
+        return self.at == _HOST and self.low is None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing at all is special about it."""
+        return self.is_home and self.mixed is None
+
+    def not_compilable(self) -> str | None:
+        """Why a program cannot be compiled for it, or None."""
+        if self.name == "gpu":
+            return "compiled programs are for processors; on a GPU lanes run eagerly"
+        return None if self.is_plain else "16-bit numbers run in the eager form"
+
+    def at_the_host(self) -> "Device":
+        """The same numbers, on the processor."""
+        mixed = partial(torch.autocast, "cpu", torch.bfloat16, cache_enabled=False) if self.mixed else None
+        return replace(self, at=_HOST, mixed=mixed, _store=({}, {}))
+
+    def settled(self, name: str, client: Client, optimizers: Iterable[torch.optim.Optimizer]) -> "Device":
+        """What was decided on, with the client there; server's optimisers, which Lightning restores there, at home."""
+        if not self.is_home:
+            for optimizer in optimizers:
+                optimizer.load_state_dict(optimizer.state_dict())  # to where its parameters are
+        if name == self.name:
+            return self
+        client.to(_HOST)
+        return self.at_the_host()
+
+    def computing(self) -> AbstractContextManager[object]:
+        """A context for all that the net computes."""
+        return nullcontext() if self.mixed is None else self.mixed()
+
+    def put(self, value: Tensor) -> Tensor:
+        """A tensor there; what is the same for all clients stays a view. The host does not wait for the copy."""
+        if self.is_home:
+            return value
+        if value.dim() and value.stride(0) == 0 and len(value):
+            return self.put(value[0]).unsqueeze(0).expand(value.shape)
+        dtype = self.low if self.low is not None and value.is_floating_point() else value.dtype
+        return value.to(self.at, dtype, non_blocking=True)
+
+    def sent(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Tensors there; at home the same ones."""
+        return tensors if self.is_home else {name: self.put(value) for name, value in tensors.items()}
+
+    def home(self, tensors: Params) -> Params:
+        """The inverse, for stacked rows: one copy, for which the host waits."""
+        if self.is_home or not tensors:
+            return tensors
+        layout = Layout.of(tensors, stacked=True)
+        rows = layout.split(layout.join(tensors).cpu())
+        return {name: value.to(at_least_single(value.dtype)) for name, value in rows.items()}
+
+    def home_one(self, tensors: Params) -> Params:
+        """The same, for tensors that are not stacked."""
+        if self.is_home:
+            return tensors
+        return row(self.home({name: value.unsqueeze(0) for name, value in tensors.items()}), 0)
+
+    def cohort(self, cohort: Cohort) -> Cohort:
+        """A cohort whose rows are there; what plans are made from (steps, sizes) stays at home."""
+        there = replace(cohort)
+        for name in ("received", "received_buffers", "state", "sent", "memory"):
+            setattr(there, name, self.sent(getattr(cohort, name)))
+        if "params" in vars(cohort):
+            there.params, there.buffers = dict(self.sent(cohort.params)), dict(self.sent(cohort.buffers))
+        return there
+
+    def store(self, store: Store) -> Store:
+        """The data set, sent once; fresh clients bring another one, which takes its place."""
+        if self.is_home:
+            return store
+        before, there = self._store
+        if before.keys() != store.keys() or any(before[name] is not value for name, value in store.items()):
+            there = dict(self.sent(store))
+            self._store = (dict(store), there)
+        return there
+
+    @contextmanager
+    def client_at_home(self, client: Client) -> Iterator[None]:
+        """The client on the host, while servers take their models from it or its work is counted and tried."""
+        if self.is_home:
+            yield
+            return
+        client.to(_HOST)
+        if self.low is not None:
+            client.float()
+        yield
+        client.to(self.at, self.low)
+
+
+# ---- engines there -------------------------------------------------------------------------------------------------
+
+
+class DeviceEngine(Engine):
+    """Any engine on a device: the cohort is sent there, and its rows come back in one copy.
+
+    Args:
+        engine: what trains there.
+        device: where it trains, and in which numbers.
+    """
+
+    def __init__(self, engine: Engine, device: Device) -> None:
+        super().__init__(engine.seed, engine.rows)
+        self.engine, self.device = engine, device
+
+    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+        """All that an engine fills, at home."""
+        self.engine.ranks = self.ranks
+        there = DataPart(self.device.store(data.store), data.train, data.vary, data.largest)
+        with self.device.computing():
+            trained = self.engine.train(client, self.device.cohort(cohort), there, phase)
+        fill(cohort, self.device.home(filled(client, trained)))
+        return cohort
+
+
+@dataclass(frozen=True)
+class SentPlan(BatchPlan):
+    """A client's mini-batches, whose row numbers were sent at once."""
+
+    sent: Tensor
+
+
+class DeviceSequential(SequentialEngine):
+    """One client after the other; a step finds the row numbers of its batch on the device.
+
+    Args:
+        engine: the engine that it is like.
+        device: where it trains.
+    """
+
+    def __init__(self, engine: SequentialEngine, device: Device) -> None:
+        super().__init__(engine.seed, engine.rows)
+        self.device = device
+
+    def prepared(self, plan: BatchPlan) -> BatchPlan:
+        """Sent."""
+        return SentPlan(plan.index, plan.counts, self.device.put(torch.from_numpy(plan.index)))
+
+    def row_numbers(self, plan: BatchPlan, batch: int, rows: int) -> Tensor:
+        """A view."""
+        assert isinstance(plan, SentPlan)
+        return plan.sent[batch, :rows]
+
+    @contextmanager
+    def drawing(self, key: int) -> Iterator[None]:
+        """The device's own generator too."""
+        with super().drawing(key):
+            if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
+                yield
+                return
+            generator = torch.cuda.default_generators[self.device.at.index or 0]
+            before = generator.get_state()
+            generator.manual_seed(key)
+            yield
+            generator.set_state(before)
+
+
+class DeviceWorker(Worker):
+    """Lanes whose rows are moved by torch: they are on a device, or in a format that arrays do not have."""
+
+    @cached_property
+    def arrays(self) -> list[np.ndarray]:
+        """What is written on the host, and sent once for a window."""
+        return [np.zeros(part.shape, _ARRAYS.get(part.dtype, np.float32)) for part in self.schedule if part is not None]
+
+    def _fill(
+        self, timeline: list[list[Job]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
+    ) -> None:
+        super()._fill(timeline, plans, keys, window)
+        for part, array in zip(self.schedule, self.arrays, strict=True):
+            assert part is not None
+            part.copy_(torch.from_numpy(array), non_blocking=True)
+
+    def _take(self, lane: int, row: int, task: Task) -> None:
+        task.out[row].copy_(self.flat[lane])
+
+    def _put(self, lane: int, row: int, task: Task) -> None:
+        self.flat[lane].copy_(task.out[row])
+        one = {name: value[row : row + 1] for name, value in task.context.items()}
+        self.read[lane].copy_(self.context.join(one)[0])
+
+
+_ARRAYS = {torch.int64: np.int64, torch.float64: np.float64}
+
+
+def on_device(engine: Engine, device: Device) -> Engine:
+    """The engine, for this device: itself on a processor in ordinary numbers."""
+    if device.is_plain:
+        return engine
+    if not device.is_home:
+        if isinstance(engine, SequentialEngine):
+            engine = DeviceSequential(engine, device)
+        if isinstance(engine, VectorizedEngine):
+            engine.worker = DeviceWorker
+    return DeviceEngine(engine, device)

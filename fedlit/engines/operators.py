@@ -1,0 +1,70 @@
+"""Operators of our own: C++ beside a Python file, built once on a machine and kept."""
+
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+
+log = logging.getLogger("fedlit")
+
+FLAGS = ("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC")
+
+
+def cxx() -> str | None:
+    """The C++ compiler: the one in CXX, else the first that is found, or None."""
+    chosen = os.environ.get("CXX")
+    found = (shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++", "c++"]))
+    return next((name for name in found if name), None)
+
+
+@cache
+def load_operators(source: Path, folder: Path) -> str | None:
+    """Make a file's operators known to torch, from the folder or built into it; why that failed, or None."""
+    command = cxx()
+    if command is None:
+        return "there is no C++ compiler"
+    library = folder / f"{source.stem}-{library_key(source, command)}.so"
+    try:
+        if not library.exists():
+            log.info(f"building {source.name}, once: about 10 s")
+            _build(command, source, library)
+        torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]  # torch's
+    except subprocess.CalledProcessError as error:
+        return f"{command} could not build it: {' '.join(error.stderr.split()[-20:]) or error}"
+    except OSError as error:
+        return f"it could not be loaded: {error}"
+    return None
+
+
+def _build(command: str, source: Path, library: Path) -> None:
+    """Compile beside the library and move it there at once: processes may build at the same time."""
+    torch_folder = Path(torch.__file__).parent
+    with TemporaryDirectory(dir=library.parent) as folder:
+        built = Path(folder, library.name)
+        places = [f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}"]
+        line = [command, *FLAGS, str(source), *places, "-ltorch_cpu", "-o", str(built)]
+        subprocess.run(line, check=True, capture_output=True, text=True)
+        built.replace(library)
+
+
+def library_key(source: Path, command: str) -> str:
+    """Another source, compiler, torch or CPU needs another library."""
+    version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
+    parts = [source.read_text(), *FLAGS, version, torch.__version__, platform.machine(), cpu_features()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def cpu_features() -> str:
+    """What the CPU can do, as far as the system tells: -march=native depends on it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1,0 +1,140 @@
+"""Measures: what a task measures of predictions, each once: its words, what adds up over rows, and its formula.
+
+A measure is given by numbers of each row that add up (`rows`) and by its value for such sums (`value`). So one pass
+over the data gives it for every user and for all samples pooled, in several processes, and for users' own models. A new
+measure per user is one `Measure` in the `measures` of a task: columns, tables, figures, the dashboard and W&B follow.
+The formulas are those of torchmetrics. Only methods of tensors are used: `fedlit list` needs no torch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+NOT_COUNTED = -100
+"""A token that is not to be guessed: padding. torch's cross-entropy leaves out the same number."""
+_CONSTANT = 1e-12
+"""A spread below this share of the squares is rounding: the targets are all the same."""
+
+
+def share(sums: "Tensor", counts: "Tensor") -> "Tensor":
+    """The mean over rows of what was summed."""
+    return sums[..., 0] / counts
+
+
+def ratio(sums: "Tensor", counts: "Tensor") -> "Tensor":
+    """The first sum over the second: where a row holds several samples, such as tokens."""
+    return sums[..., 0] / sums[..., 1]
+
+
+def columns(values: "Tensor") -> "Tensor":
+    """(rows, k): what belongs to a row side by side, also where there are no rows."""
+    return values.unsqueeze(1) if values.dim() == 1 else values.flatten(1)
+
+
+def unknown(output: "Tensor", y: "Tensor") -> "Tensor":
+    """In place of the formula of a measure of which only the words are known: it was read from a run's folder."""
+    raise NotImplementedError("This measure was read from a run's folder, which holds its words but not its formula.")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of a model on some rows.
+
+    Args:
+        name: in metrics: global/<name>, users/<name>_min, and in columns of clients.parquet: <name>_global.
+        label: what people call it.
+        rows: output of the net and y, of a batch -> (rows,) or (rows, k) numbers that add up over rows.
+        value: their sums (..., k) and the numbers of rows (...) -> the measure (...); the mean unless given.
+        unit: `share` for what lies in [0, 1] and is shown in percent.
+        best: which way is better.
+    """
+
+    name: str
+    label: str
+    rows: "Callable[[Tensor, Tensor], Tensor]"
+    value: "Callable[[Tensor, Tensor], Tensor]" = share
+    unit: Literal["share", ""] = ""
+    best: Literal["max", "min"] = "max"
+
+    @property
+    def tail(self) -> str:
+        """The quantile of users that fare badly: p10, or p90 where less is better."""
+        return "p10" if self.best == "max" else "p90"
+
+    @property
+    def spread(self) -> tuple[str, ...]:
+        """What is told of its distribution over users."""
+        return ("min", "max", "mean", "var", self.tail, "worst10")
+
+
+def _hits(output: "Tensor", y: "Tensor") -> "Tensor":
+    return output.argmax(1) == y
+
+
+def _token_hits(output: "Tensor", y: "Tensor") -> "Tensor":
+    return _over_tokens((output.argmax(-1) == y).double(), y)
+
+
+def _token_losses(output: "Tensor", y: "Tensor") -> "Tensor":
+    known = output.double().log_softmax(-1).gather(-1, y.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return _over_tokens(-known, y)
+
+
+def _over_tokens(values: "Tensor", y: "Tensor") -> "Tensor":
+    """(rows, 2): the sum over a row's tokens that count, and how many these are."""
+    counts = (y != NOT_COUNTED).double()
+    sums = [columns(part).sum(1) for part in (values * counts, counts)]
+    both = sums[0].new_empty(len(y), 2)
+    both[:, 0], both[:, 1] = sums
+    return both
+
+
+def _errors(output: "Tensor", y: "Tensor") -> "Tensor":
+    """(rows, targets) in float64: sums of squares lose digits otherwise."""
+    return columns(output.double().reshape(y.shape) - y.double())
+
+
+def _squares(output: "Tensor", y: "Tensor") -> "Tensor":
+    return _errors(output, y).square().mean(1)
+
+
+def _sizes(output: "Tensor", y: "Tensor") -> "Tensor":
+    return _errors(output, y).abs().mean(1)
+
+
+def _explained(output: "Tensor", y: "Tensor") -> "Tensor":
+    """(rows, 3 targets): squared errors, targets, squared targets."""
+    wanted = columns(y.double())
+    width = wanted.shape[1]
+    parts = wanted.new_empty(len(y), 3 * width)
+    for place, part in enumerate((_errors(output, y).square(), wanted, wanted.square())):
+        parts[:, place * width : (place + 1) * width] = part
+    return parts
+
+
+def _r2(sums: "Tensor", counts: "Tensor") -> "Tensor":
+    """1 - Σ (ŷ - y)² / Σ (y - ȳ)², mean over targets; of equal targets 1 where they are met, else 0.
+
+    One row has no spread, and so no R².
+    """
+    width = sums.shape[-1] // 3
+    missed, total, squares = (sums[..., place * width : (place + 1) * width] for place in range(3))
+    spread = squares - total.square() / counts.unsqueeze(-1)
+    equal = spread <= _CONSTANT * squares
+    explained = (1 - missed / spread.masked_fill(equal, 1)).where(~equal, (missed == 0).double())
+    return explained.mean(-1).where(counts > 1, float("nan"))
+
+
+def _perplexity(sums: "Tensor", counts: "Tensor") -> "Tensor":
+    return ratio(sums, counts).exp()
+
+
+ACCURACY = Measure("acc", "accuracy", _hits, unit="share")
+TOKEN_ACCURACY = Measure("acc", "accuracy", _token_hits, ratio, unit="share")
+PERPLEXITY = Measure("ppl", "perplexity", _token_losses, _perplexity, best="min")
+MSE = Measure("mse", "MSE", _squares, best="min")
+MAE = Measure("mae", "MAE", _sizes, best="min")
+R2 = Measure("r2", "R²", _explained, _r2)

@@ -1,0 +1,114 @@
+"""WeightsFile: the weights that a net begins with, from a file: a state dict, or a checkpoint that holds one.
+
+Tensors are read without running a line of the file (`weights_only`). Names and shapes must be the net's: a net that
+began with half of a file would train without a word.
+"""
+
+import hashlib
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.errors import ConfigError, nearest, require
+from fedlit.recorded import ReadFromFile
+
+_HOW = "torch.save(net.state_dict(), 'start.pt') writes such a file, and so does `fedlit export RUN`."
+
+
+@dataclass(frozen=True)
+class WeightsFile(ReadFromFile):
+    """Weights to begin with.
+
+    Args:
+        file: path of a state dict of the net, or of a checkpoint of fedlit or Lightning
+        sha256: fingerprint of the file, as config.yaml of a run has it; a file with another one is refused
+    """
+
+    file: str
+    sha256: str | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return Path(self.file).expanduser()
+
+    def known_by(self) -> dict[str, Any]:
+        """The file's name and what it holds."""
+        return {"file": self.file, "sha256": fingerprint_of(self._content())}
+
+    def load_into(self, net: nn.Module) -> None:
+        """Give the net these weights, or say why they are not this net's."""
+        content = self._content()
+        require(
+            self.sha256 in (None, fingerprint_of(content)),
+            f"model.init_from: {self.path} has the fingerprint {fingerprint_of(content)}, but sha256 is {self.sha256}: "
+            "it is not the file that the run began with. Restore it, or leave sha256 out.",
+        )
+        weights = state_dict_in(self._tensors(content))
+        self._check(net, weights)
+        net.load_state_dict(weights)
+
+    def _content(self) -> bytes:
+        try:
+            return self.path.read_bytes()
+        except FileNotFoundError as error:
+            raise ConfigError(f"model.init_from: there is no file {self.path}. {_HOW}") from error
+        except OSError as error:
+            raise ConfigError(f"model.init_from: {self.path} cannot be read ({error.strerror}). {_HOW}") from error
+
+    def _tensors(self, content: bytes) -> Any:
+        try:
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except Exception as error:  # on damaged or foreign bytes torch fails in more ways than it documents
+            is_archive = zipfile.is_zipfile(io.BytesIO(content))
+            more = "it is damaged, or it holds more than tensors, which is never run"
+            why = more if is_archive else "it is not an archive that torch.save wrote"
+            raise ConfigError(
+                f"model.init_from: {self.path} holds no weights that can be read: {why}. {_HOW}"
+            ) from error
+
+    def _check(self, net: nn.Module, weights: Mapping[str, Tensor]) -> None:
+        name, own = type(net).__name__, net.state_dict()
+        where = f"model.init_from: {self.path} does not hold the weights of model.net ({name})"
+        missing, foreign = [key for key in own if key not in weights], [key for key in weights if key not in own]
+        if missing:
+            raise ConfigError(f"{where}: '{missing[0]}' is not in it. {nearest(missing[0], weights)}{_HOW}")
+        if foreign:
+            raise ConfigError(
+                f"{where}: it has '{foreign[0]}', which the net does not. {nearest(foreign[0], own)}{_HOW}"
+            )
+        for key, value in weights.items():
+            if value.shape != own[key].shape:
+                raise ConfigError(
+                    f"{where}: '{key}' has shape {tuple(value.shape)} there and {tuple(own[key].shape)} in the net. "
+                    "Give the net the options that it was trained with, or another file."
+                )
+            if not bool(torch.isfinite(value).all()):
+                raise ConfigError(f"{where} that can be used: '{key}' has NaN or infinite values.")
+
+
+def state_dict_in(content: Any) -> dict[str, Tensor]:
+    """The net's tensors of a state dict, a checkpoint (`state_dict`, the net's below `net.`) or best.ckpt (`model`)."""
+    held = content
+    for key in ("state_dict", "model"):
+        if isinstance(held, Mapping) and isinstance(held.get(key), Mapping):
+            held = held[key]
+    named = {str(name): value for name, value in held.items()} if isinstance(held, Mapping) else {}
+    tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
+    require(
+        bool(tensors) and len(tensors) == len(named),
+        f"model.init_from: the file holds {type(content).__name__} without a state dict. {_HOW}",
+    )
+    of_a_client = {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
+    return of_a_client if held is not content and of_a_client else tensors
+
+
+def fingerprint_of(content: bytes) -> str:
+    """16 hex digits over all bytes of a file."""
+    return hashlib.sha256(content).hexdigest()[:16]
