@@ -1,15 +1,18 @@
-"""The compiler's private names, all of them: nothing else in fedlit touches torch's internals.
+"""The compiler's private names: nothing else in fedlit but `lean.py` touches torch's internals.
 
 `tests/engines/test_compiler_contract.py` names each of them, so that a new torch fails there first.
 """
 
 import atexit
 import ctypes
+import hashlib
 import inspect
 import logging
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
@@ -18,15 +21,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlit.engines import convolution
+from fedlit.engines import convolution, lean, products
 from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS
+from fedlit.engines.lean import lean_wrapper, small_product
 from fedlit.engines.operators import cxx, load_operators
+from fedlit.engines.products import HELD, PRODUCT, PRODUCTS
 from fedlit.places import cache_home
 
 log = logging.getLogger("fedlit")
 
-BUILDER_VERSION = "3"
-"""Part of the cache's key: raise it when the program builder changes what it builds."""
+BUILDERS = (__file__, convolution.__file__, lean.__file__, lean.HEADER, products.__file__)
+"""Files that decide what a graph is compiled to."""
 
 
 def missing_compiler() -> str | None:
@@ -37,8 +42,14 @@ def missing_compiler() -> str | None:
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept between runs."""
-    return writable(cache_home() / "inductor")
+    """Where compiled programs are kept between runs; torch's key of a program does not know who wrote its C++."""
+    return writable(cache_home() / f"inductor-{builders_key()}")
+
+
+@cache
+def builders_key() -> str:
+    """Another one for other builders."""
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in BUILDERS)).hexdigest()[:12]
 
 
 @cache
@@ -114,17 +125,57 @@ def compile_program(
     from torch.fx.experimental.proxy_tensor import make_fx
 
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
-    # The graph cache refuses loops unless they are marked; the string is part of the key.
-    config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = BUILDER_VERSION
-    table = DECOMPOSITIONS if direct_convolution else {}
-    with torch.no_grad():
+    # The graph cache refuses loops unless they are marked.
+    config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
+    table = PRODUCTS | (DECOMPOSITIONS if direct_convolution else {})
+    with torch.no_grad(), lean_loops():
         graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
+        prepare_products(graph)
         if direct_convolution:
             prepare_direct_convolution(graph)
         compiled: Callable[..., Any] = inductor.compile(
             graph, list(args), options={"cpp_wrapper": True, "cpp.threads": 1, "fx_graph_cache": True}
         )
     return compiled
+
+
+@contextmanager
+def lean_loops() -> Iterator[None]:
+    """Inductor writes loops as `lean.py` has them: in fedlit's programs, not in a user's torch.compile."""
+    from torch._inductor.codegen.common import device_codegens, init_backend_registration
+
+    init_backend_registration()
+    before = device_codegens["cpu"]
+    device_codegens["cpu"] = replace(before, cpp_wrapper_codegen=lean_wrapper())
+    try:
+        yield
+    finally:
+        device_codegens["cpu"] = before
+
+
+def prepare_products(graph: torch.fx.GraphModule) -> None:
+    """Small products known to the compiler, and what is gathered held in memory: fused, it is gathered at every use."""
+    from torch._inductor.lowering import lowerings, register_lowering
+
+    def held(x: Any) -> Any:
+        x.realize()
+        return x
+
+    for operator, lowering in {PRODUCT: small_product().create, HELD: held}.items():
+        if operator not in lowerings:
+            register_lowering(operator, type_promotion_kind=None)(lowering)
+    for module in graph.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.index_select.default):
+                hold(node)
+
+
+def hold(node: torch.fx.Node) -> None:
+    """Whatever reads it reads it from memory."""
+    with node.graph.inserting_after(node):
+        held = node.graph.call_function(HELD, (node,))
+    held.meta = dict(node.meta)
+    node.replace_all_uses_with(held, delete_user_cb=lambda user: user is not held)
 
 
 def prepare_direct_convolution(graph: torch.fx.GraphModule) -> None:
