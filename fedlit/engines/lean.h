@@ -97,9 +97,13 @@ struct Memory { // pieces by number; a thread keeps them from call to call
     std::memcpy(made.at, from, bytes);
     return made;
   }
-  void carry(Plain& carried, const Plain& moved) { // what a turn has made becomes what the next one begins with
-    std::swap(held[carried.slot], held[moved.slot]);
-    carried.at = held[carried.slot];
+  void carry(Plain& carried, const Plain& made) { // what a turn has made becomes what the next one begins with
+    if (made.bytes == carried.bytes) {
+      std::swap(held[carried.slot], held[made.slot]);
+      carried.at = held[carried.slot];
+    } else { // a part of a piece
+      std::memcpy(carried.at, made.at, carried.bytes);
+    }
   }
 };
 

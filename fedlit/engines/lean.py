@@ -80,7 +80,7 @@ def lean_wrapper() -> type[Any]:
             """What is carried is copied once before the loop and once after it."""
             condition, body = while_loop.cond_subgraph, while_loop.body_subgraph
             nodes = [*condition.graph.operations, *body.graph.operations]
-            if not all(isinstance(node, (ir.ComputedBuffer, small_product())) for node in nodes):
+            if not all(isinstance(node, (ir.ComputedBuffer, ir.NopKernel, small_product())) for node in nodes):
                 super().codegen_while_loop(while_loop, stack_output)
                 return
             memory = f"{while_loop.get_name()}_memory"

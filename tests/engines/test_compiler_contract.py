@@ -44,6 +44,7 @@ PRIVATE = {
         "torch._inductor.ir.ComputedBuffer",
         "torch._inductor.ir.ExternKernelOut",
         "torch._inductor.ir.FixedLayout",
+        "torch._inductor.ir.NopKernel",
         "torch._inductor.ir.TensorBox",
         "torch._inductor.ir.TensorBox.create",
         "torch._inductor.virtualized.V",
