@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MOST_TERMS = 60_000
-"""Multiplications in a product of two matrices up to which ours is faster than a library's."""
+MOST_TERMS, MOST_NUMBERS = 250_000, 32_768
+"""Multiplications in a product of two matrices up to which ours is faster than a library's, and numbers of the second
+matrix, which may be copied onto a thread's stack."""
 
 _LIBRARY = torch.library.Library("fedlit_products", "DEF")  # type: ignore[no-untyped-call]  # torch's
 _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
@@ -30,8 +31,9 @@ HELD = torch.ops.fedlit_products.held.default
 
 
 def _is_small(a: Tensor, b: Tensor) -> bool:
-    terms = a.shape[-2] * a.shape[-1] * b.shape[-1]
-    return 0 < terms <= MOST_TERMS and a.dtype in (torch.float32, torch.float64)
+    numbers = b.shape[-2] * b.shape[-1]
+    fits = 0 < numbers <= MOST_NUMBERS and 0 < a.shape[-2] * numbers <= MOST_TERMS
+    return fits and a.dtype in (torch.float32, torch.float64)
 
 
 def bmm(a: Tensor, b: Tensor) -> Any:
