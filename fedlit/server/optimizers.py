@@ -185,7 +185,7 @@ def step_all(optimizers: Sequence[torch.optim.Optimizer]) -> None:
     whole.param_groups = _alike([group for one in optimizers for group in one.param_groups])
     whole.state = defaultdict(dict, {key: held for one in optimizers for key, held in one.state.items()})
     whole.step()
-    for one in optimizers:
+    for one in optimizers if whole.state else ():
         own = (z for group in one.param_groups for z in group["params"] if z in whole.state)
         one.state.update({z: whole.state[z] for z in own})
 
@@ -193,11 +193,14 @@ def step_all(optimizers: Sequence[torch.optim.Optimizer]) -> None:
 def _alike(groups: Sequence[Group]) -> list[Group]:
     """The groups, neighbours with the same options as one: torch takes its time for each."""
     found: list[Group] = []
+    last = None
     for group in groups:
-        if found and {**found[-1], "params": None} == {**group, "params": None}:
+        options = {**group, "params": None}
+        if options == last:
             found[-1]["params"] += group["params"]
         else:
             found.append({**group, "params": list(group["params"])})
+        last = options
     return found
 
 

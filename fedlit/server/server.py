@@ -109,8 +109,8 @@ class Server:
     def head_for(self, pseudo_gradient: Params, fixed: frozenset[str]) -> None:
         """The optimiser's next step is along the pseudo-gradient; what is `fixed` will stay."""
         for name, parameter in self.params.items():
-            gradient = torch.zeros_like(parameter) if name in fixed else pseudo_gradient[name].to(parameter.dtype)
-            parameter.grad = gradient
+            gradient = torch.zeros_like(parameter) if name in fixed else pseudo_gradient[name]
+            parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
 
     def arrive(self, buffers: Params, fixed: frozenset[str]) -> None:
         """The step is taken; the buffers are replaced likewise."""
@@ -191,7 +191,7 @@ def copied(state: Any) -> Any:
     if type(state) is dict:
         return {name: value if type(value) in _PLAIN else copied(value) for name, value in state.items()}
     if type(state) is list:
-        return [copied(value) for value in state]
+        return [value if type(value) in _PLAIN else copied(value) for value in state]
     if type(state) in _PLAIN:
         return state
     return state.detach().clone() if type(state) is Tensor else deepcopy(state)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.params import below
 from fedlit.recorded import Recorded
 
 log = logging.getLogger("fedlit")
@@ -125,11 +126,11 @@ class ExpAlpha(Weighting):
 
 def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[Cohort], weighting: Weighting) -> None:
     """Weights are shares of the reporting clients; anything else is the weighting's mistake, and is said so."""
-    weights, reports = [own.weights.numpy() for own in weighed], [cohort.reports.numpy() for cohort in cohorts]
+    weights, reports = [own.weights for own in weighed], [cohort.reports for cohort in cohorts]
     if are_shares(weights, reports) and all(math.isfinite(own.step) for own in weighed):
         return
     for own, cohort in zip(weighed, cohorts, strict=True):
-        if not are_shares([own.weights.numpy()], [cohort.reports.numpy()]) or not math.isfinite(own.step):
+        if not are_shares([own.weights], [cohort.reports]) or not math.isfinite(own.step):
             refuse_weights(own, cohort, weighting)
 
 
@@ -152,13 +153,12 @@ def refuse_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> No
     )
 
 
-def are_shares(weights: Sequence[np.ndarray], reports: Sequence[np.ndarray]) -> bool:
+def are_shares(weights: Sequence[Tensor], reports: Sequence[Tensor]) -> bool:
     """Whether those of all cohorts are right: what is not finite fails the first comparison or the second."""
     if any(own.shape != sends.shape for own, sends in zip(weights, reports, strict=True)):
         return False
-    starts = np.cumsum([0, *(len(own) for own in weights[:-1])])
-    together, sending = np.concatenate(weights), np.concatenate(reports)
-    sums = np.add.reduceat(together, starts)
+    together, sending = below(weights).numpy(), below(reports).numpy()
+    sums = np.add.reduceat(together, np.cumsum([0, *(own.numel() for own in weights[:-1])]))
     return bool(together.min() >= 0 and (abs(sums - 1) <= 1e-6).all() and not together[~sending].any())
 
 
