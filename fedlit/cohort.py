@@ -233,12 +233,10 @@ class Cohort:
         if len(cohorts) == 1:
             return
         counts = [len(cohort.clients) for cohort in cohorts]
-        each: dict[str, Sequence[Any]] = {
-            name: torch.split(getattr(self, name), counts) for name in ("taken", "losses")
-        }
-        each |= {name: parted(getattr(self, name), counts) for name in ("params", "buffers", "state", "memory")}
-        for cohort, *parts in zip(cohorts, *each.values(), strict=True):
-            vars(cohort).update(zip(each, parts, strict=True))
+        rows = (parted(getattr(self, name), counts) for name in ("params", "buffers", "state", "memory"))
+        numbers = (torch.split(value, counts) for value in (self.taken, self.losses))
+        for cohort, *own in zip(cohorts, *rows, *numbers, strict=True):
+            cohort.params, cohort.buffers, cohort.state, cohort.memory, cohort.taken, cohort.losses = own
 
     @classmethod
     def join_trained(cls, cohorts: Sequence["Cohort"]) -> "Cohort":

@@ -19,7 +19,7 @@ from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
-from fedlit.params import Params, expanded_rows, stack, under_prefix, with_prefix
+from fedlit.params import Params, below, expanded_rows, stack, under_prefix, with_prefix
 from fedlit.ranks import Profile
 from fedlit.room import StatesPlace
 from fedlit.server.buffer import Buffer
@@ -110,11 +110,11 @@ class Gathering:
         reporting = {client for own in selected for client in own.report}  # nobody belongs to two servers
         sizes = self.population.sizes.numpy()[chosen]
         reports = np.array([client in reporting for client in chosen])
-        together = (reports, sizes, self.client.planned_steps(sizes))
-        each = (divided(values, counts) for values in together)
+        planned = divided(self.client.planned_steps(sizes), counts)
+        each = (torch.split(torch.from_numpy(values), counts) for values in (reports, sizes))
         names = (servers[0].params, servers[0].buffers)
         sent = (expanded_rows({name: models[name] for name in own}, counts) for own in names)
-        return [self.cohort(*own) for own in zip(servers, selected, *sent, *each, strict=True)]
+        return [self.cohort(*own) for own in zip(servers, selected, *sent, *each, planned, strict=True)]
 
     def cohort(
         self,
@@ -122,8 +122,8 @@ class Gathering:
         selection: Selection,
         params: Params,
         buffers: Params,
-        reports: np.ndarray,
-        sizes: np.ndarray,
+        reports: Tensor,
+        sizes: Tensor,
         planned: np.ndarray,
     ) -> Cohort:
         """Those who were chosen, what they received and what they kept.
@@ -142,9 +142,9 @@ class Gathering:
         cohort = Cohort(
             round=round,
             clients=chosen,
-            reports=torch.from_numpy(reports),
+            reports=reports,
             population=len(server.clients),
-            sizes=torch.from_numpy(sizes),
+            sizes=sizes,
             steps=torch.from_numpy(planned),
             lr=client.rate(round),
             received=received,
@@ -209,17 +209,21 @@ class Gathering:
         clock = self.options.clock
         if clock is None:
             return
-        asked = [cohort.reports.numpy() for cohort in cohorts]
-        is_asked, counts = np.concatenate(asked), [int(np.count_nonzero(reports)) for reports in asked]
-        sizes = torch.cat([cohort.sizes for cohort in cohorts]).numpy()[is_asked]
-        steps = torch.cat(self.longest_solves(cohorts)).numpy()[is_asked]
+        is_asked = below([cohort.reports for cohort in cohorts]).numpy()
+        starts = np.cumsum([0, *(len(cohort.clients) for cohort in cohorts[:-1])])
+        counts = np.add.reduceat(is_asked, starts, dtype=np.int64).tolist()
+        sizes = below([cohort.sizes for cohort in cohorts]).numpy()[is_asked]
+        steps = below(self.longest_solves(cohorts)).numpy()[is_asked]
         ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_asked]
         rounds = np.repeat([cohort.round for cohort in cohorts], counts)
         work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
         known = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
-        for cohort, reports, own in zip(cohorts, asked, known, strict=True):
-            cohort.lasts, cohort.seconds = own.lasts, torch.from_numpy(own.seconds)
-            reports[reports] = own.reports  # a view of cohort.reports
+        seconds = torch.split(torch.from_numpy(np.concatenate([own.seconds for own in known])), counts)
+        for cohort, own, until in zip(cohorts, known, seconds, strict=True):
+            cohort.lasts, cohort.seconds = own.lasts, until
+        if not np.concatenate([own.reports for own in known]).all():
+            for cohort, own in zip(cohorts, known, strict=True):
+                cohort.reports[cohort.reports.clone()] = torch.from_numpy(own.reports)
 
     def longest_solves(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """(clients,) local steps of the phase that has most of them, for each cohort."""

@@ -200,7 +200,7 @@ class FederatedLoop(_FitLoop):
         """Fill the cohorts' weights; returns the length of each server's step."""
         assert self.weighting is not None
         with located(f"in round {cohorts[0].number}, in the weighting {type(self.weighting).__name__}"):
-            weighed = [self.weighting.weigh(cohort) for cohort in cohorts]
+            weighed = self.weighting.weigh_each(cohorts)
         check_weights(weighed, cohorts, self.weighting)
         for cohort, own in zip(cohorts, weighed, strict=True):
             cohort.weights = own.weights

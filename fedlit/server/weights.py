@@ -42,25 +42,48 @@ class Weighting(Recorded):
         """Weights and step length for this cohort."""
         raise NotImplementedError
 
+    def weigh_each(self, cohorts: Sequence[Cohort]) -> list[Weighed]:
+        """The same for the cohorts of servers that step together, each by itself."""
+        return [self.weigh(cohort) for cohort in cohorts]
 
-class Samples(Weighting):
+
+class Counting(Weighting):
+    """Base of those that go by a whole number for each client: such sums are exact, so all cohorts are one sum."""
+
+    def counts(self, cohort: Cohort) -> Tensor:
+        """(clients,) the numbers."""
+        raise NotImplementedError
+
+    def weigh(self, cohort: Cohort) -> Weighed:
+        """By their numbers."""
+        return Weighed(normalise(self.counts(cohort), cohort.reports))
+
+    def weigh_each(self, cohorts: Sequence[Cohort]) -> list[Weighed]:
+        """By their numbers, unless a subclass weighs a cohort in another way."""
+        if type(self).weigh is not Counting.weigh:
+            return super().weigh_each(cohorts)
+        each = normalise_each([self.counts(cohort) for cohort in cohorts], [cohort.reports for cohort in cohorts])
+        return [Weighed(weights) for weights in each]
+
+
+class Samples(Counting):
     """n_i / sum n: by training samples."""
 
     name = "samples"
 
-    def weigh(self, cohort: Cohort) -> Weighed:
-        """By size."""
-        return Weighed(normalise(cohort.sizes, cohort.reports))
+    def counts(self, cohort: Cohort) -> Tensor:
+        """Sizes."""
+        return cohort.sizes
 
 
-class Uniform(Weighting):
+class Uniform(Counting):
     """1 / S: all the same."""
 
     name = "uniform"
 
-    def weigh(self, cohort: Cohort) -> Weighed:
-        """All the same."""
-        return Weighed(normalise(torch.ones(len(cohort.clients)), cohort.reports))
+    def counts(self, cohort: Cohort) -> Tensor:
+        """One each."""
+        return torch.ones(len(cohort.clients))
 
 
 @dataclass
@@ -174,6 +197,18 @@ def normalise(values: Tensor, reports: Tensor) -> Tensor:
     if float(total) == 0 and not bool(values.any()):  # nobody has samples (data.allow_empty): all count alike
         values, total = reports.double(), reports.double().sum()
     return values / total
+
+
+def normalise_each(counts: Sequence[Tensor], reports: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The same for several cohorts, of whole numbers."""
+    lengths = [own.numel() for own in counts]
+    starts, sends = np.cumsum([0, *lengths[:-1]]), below(reports).numpy()
+    values = below(counts).numpy() * sends
+    is_empty = np.add.reduceat(values, starts) == 0
+    if is_empty.any():
+        values = np.where(np.repeat(is_empty, lengths), sends, values)
+    sums = np.add.reduceat(values, starts, dtype=np.float64)
+    return torch.split(torch.from_numpy(values / np.repeat(sums, lengths)), lengths)
 
 
 def named_weightings() -> dict[str, type[Weighting]]:
