@@ -231,8 +231,9 @@ def _alike(groups: Sequence[Group]) -> list[Group]:
 
 def _is_by_parameter(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it is one, as it was built: nobody has hooked on to its step, nor put another in its place."""
-    attached = any(type(value) is OrderedDict and value for value in vars(optimizer).values())
-    return type(optimizer) in _BY_PARAMETER and "step" not in vars(optimizer) and not attached
+    held = vars(optimizer)
+    attached = [value for value in held.values() if type(value) is OrderedDict and value]
+    return type(optimizer) in _BY_PARAMETER and "step" not in held and not attached
 
 
 def check_rate(lr: float) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedlit import Cohort, Dual, Samples, Uniform
 from fedlit.errors import ConfigError
-from fedlit.server.weights import Weighting, find_weighting
+from fedlit.server.weights import Weighed, Weighting, find_weighting
 from tests.server import make_cohort
 
 MEMBERS = st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6), st.booleans()), min_size=1, max_size=8).filter(
@@ -81,6 +81,28 @@ def test_weighing_changes_nothing_in_the_cohort(weighting: Weighting) -> None:
 @WEIGHTINGS
 def test_step_is_of_length_one(weighting: Weighting) -> None:
     assert weighting.weigh(cohort_with_duals(1.0, 2.0)).step == 1.0
+
+
+@pytest.mark.parametrize("weighting", [Samples(), Uniform()])
+def test_cohorts_weighed_together_have_the_bits_of_each_alone(weighting: Weighting) -> None:
+    cohorts = [
+        make_cohort((3, 7, 11, 13, 17, 19, 23, 29, 31), reports=[True] * 8 + [False]),
+        make_cohort((0, 0), reports=[True, True]),
+        make_cohort((4,)),
+    ]
+    for together, cohort in zip(weighting.weigh_each(cohorts), cohorts, strict=True):
+        assert torch.equal(together.weights, weighting.weigh(cohort).weights)
+
+
+def test_a_weighting_of_ones_own_is_asked_for_every_cohort() -> None:
+    class FirstOnly(Samples):
+        def weigh(self, cohort: Cohort) -> Weighed:
+            return Weighed(torch.eye(len(cohort.clients), dtype=torch.float64)[0])
+
+    assert [own.weights.tolist() for own in FirstOnly().weigh_each([make_cohort(), make_cohort((1, 2))])] == [
+        [1.0, 0.0, 0.0],
+        [1.0, 0.0],
+    ]
 
 
 def test_samples_weigh_by_training_samples() -> None:
