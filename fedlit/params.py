@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 Params = dict[str, Tensor]
+_FEW = 1024
+"""Numbers that are copied faster than it is found out where they lie."""
 
 
 def clone(params: Mapping[str, Tensor]) -> Params:
@@ -64,10 +66,12 @@ def weighted_means(cohorts: Sequence[Mapping[str, Tensor]], weights: Sequence[Te
 
 
 def below(parts: Sequence[Tensor]) -> Tensor:
-    """Rows of several tensors one below the other; a view where they lie so already, as parts of one tensor do."""
+    """Rows of several tensors one below the other; a view where many lie so already, as parts of one tensor do."""
     first, end = parts[0], parts[0].data_ptr()
     if len(parts) == 1:
         return first
+    if first.numel() < _FEW:
+        return torch.cat([*parts])
     for part in parts:
         if part.data_ptr() != end or not part.is_contiguous():
             return torch.cat([*parts])

@@ -113,10 +113,10 @@ def test_each_of_several_models_is_expanded_for_clients_of_its_own() -> None:
         assert own["w"].untyped_storage().data_ptr() == models["w"].untyped_storage().data_ptr()
 
 
-@pytest.mark.parametrize("shape", [(6,), (6, 2), (6, 2, 3)])
+@pytest.mark.parametrize("shape", [(6000,), (6000, 2), (6000, 2, 3)])
 def test_parts_of_one_tensor_are_put_together_without_a_copy(shape: tuple[int, ...]) -> None:
     whole = torch.randn(shape)
-    parts = torch.split(whole, [1, 3, 2])
+    parts = torch.split(whole, [2000, 3000, 1000])
     together = below(parts)
     assert torch.equal(together, whole)
     assert together.data_ptr() == whole.data_ptr()
@@ -124,10 +124,11 @@ def test_parts_of_one_tensor_are_put_together_without_a_copy(shape: tuple[int, .
 
 
 def test_parts_that_lie_elsewhere_or_in_another_order_are_copied() -> None:
-    whole = torch.randn(6, 2)
-    first, last = whole[:4], whole[4:]
-    same = first[:1].expand(3, 2)
-    for parts in ([last, first], [first, last.clone()], [first, same], [same, same], [whole[:4, :1], whole[4:, :1]]):
+    whole = torch.randn(6000, 2)
+    first, last = whole[:4000], whole[4000:]
+    same = first[:1].expand(3000, 2)
+    narrow = [whole[:4000, :1], whole[4000:, :1]]
+    for parts in ([last, first], [first, last.clone()], [first, same], [same, same], narrow, [first[:1], first[1:2]]):
         together = below(parts)
         assert torch.equal(together, torch.cat(parts))
         assert together.data_ptr() != parts[0].data_ptr()
