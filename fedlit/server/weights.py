@@ -217,7 +217,7 @@ def named_weightings() -> dict[str, type[Weighting]]:
     waiting = [Weighting]
     while waiting:
         kind = waiting.pop(0)
-        waiting += kind.__subclasses__()
+        waiting = [*kind.__subclasses__(), *waiting]  # in the order in which they are written
         if vars(kind).get("name"):  # its own: a subclass is another weighting
             found.setdefault(kind.name, kind)
     return found

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedlit import Cohort, Dual, Samples, Uniform
 from fedlit.errors import ConfigError
-from fedlit.server.weights import Weighed, Weighting, find_weighting
+from fedlit.server.weights import Weighed, Weighting, find_weighting, named_weightings
 from tests.server import make_cohort
 
 MEMBERS = st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6), st.booleans()), min_size=1, max_size=8).filter(
@@ -148,6 +148,10 @@ def test_duals_that_can_weigh_log_nothing(caplog: pytest.LogCaptureFixture) -> N
 @pytest.mark.parametrize(("name", "kind"), [("samples", Samples), ("uniform", Uniform), ("dual", Dual)])
 def test_weighting_is_found_by_its_name(name: str, kind: type[Weighting]) -> None:
     assert type(find_weighting(name)) is kind
+
+
+def test_weightings_are_named_in_the_order_in_which_they_are_written() -> None:
+    assert list(named_weightings())[:5] == ["samples", "uniform", "q_ffl", "exp_alpha", "dual"]
 
 
 def test_weighting_that_is_given_is_taken_as_it_is() -> None:
