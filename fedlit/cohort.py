@@ -5,6 +5,7 @@ It is not what outlives the round: that is `states.ClientStates`.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.params import Params, stacked_sq_norm, under_prefix
+from fedlit.params import Params, below, parted, stacked_sq_norm, under_prefix
 
 _FILLED_BY = {
     "params": "the engine has trained the cohort (hook on_cohort_trained)",
@@ -232,15 +233,10 @@ class Cohort:
         if len(cohorts) == 1:
             return
         counts = [len(cohort.clients) for cohort in cohorts]
-        for name in ("taken", "losses"):
-            for cohort, part in zip(cohorts, getattr(self, name).split(counts), strict=True):
-                setattr(cohort, name, part)
-        for name in ("params", "buffers", "state", "memory"):
-            for cohort in cohorts:
-                setattr(cohort, name, {})
-            for key, value in getattr(self, name).items():
-                for cohort, part in zip(cohorts, value.split(counts), strict=True):
-                    getattr(cohort, name)[key] = part
+        rows = (parted(getattr(self, name), counts) for name in ("params", "buffers", "state", "memory"))
+        numbers = (torch.split(value, counts) for value in (self.taken, self.losses))
+        for cohort, *own in zip(cohorts, *rows, *numbers, strict=True):
+            cohort.params, cohort.buffers, cohort.state, cohort.memory, cohort.taken, cohort.losses = own
 
     @classmethod
     def join_trained(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
@@ -250,6 +246,18 @@ class Cohort:
             stacked([getattr(own, name) for own in cohorts]) for name in ("params", "buffers")
         )
         joined.losses = torch.cat([cohort.losses for cohort in cohorts])
+        return joined
+
+    @classmethod
+    def join_kept(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
+        """The same once servers have stepped, with no more than what is kept of their clients."""
+        if len(cohorts) == 1:
+            return cohorts[0]
+        joined = copy(cohorts[0])
+        joined.clients = [client for cohort in cohorts for client in cohort.clients]
+        joined.taken = below([cohort.taken for cohort in cohorts])
+        for name in ("state", "memory", "params", "buffers"):
+            setattr(joined, name, stacked([getattr(cohort, name) for cohort in cohorts]))
         return joined
 
     def only(self, k: int) -> "Cohort":
@@ -313,8 +321,8 @@ class Cohort:
 
 
 def stacked(parts: Sequence[Params]) -> Params:
-    """Stacked rows of several servers' clients, one below the other."""
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    """Stacked rows of several servers' clients, one below the other (views where they lie so already)."""
+    return {name: below([part[name] for part in parts]) for name in parts[0]}
 
 
 def _part(rows: Params, index: Tensor) -> Params:

@@ -117,7 +117,8 @@ class Federation:
     def gather(self, gathering: Gathering) -> None:
         """Every server that begins a round gathers its cohort."""
         idle = [server for server in self.present if server.id not in self._waiting]
-        self._waiting |= dict(zip([server.id for server in idle], gathering.cohorts(idle), strict=True))
+        cohorts = gathering.cohorts(idle, clone(self.models(idle)))
+        self._waiting |= dict(zip([server.id for server in idle], cohorts, strict=True))
 
     def earliest(self) -> Event:
         """The next event in time."""

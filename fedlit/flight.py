@@ -19,7 +19,7 @@ import numpy as np
 
 from fedlit.cohort import Cohort
 from fedlit.gathering import Gathering
-from fedlit.params import clone
+from fedlit.params import stack
 from fedlit.server.buffer import Buffer
 from fedlit.server.server import Server
 
@@ -111,7 +111,7 @@ class Filling:
 
 def fill(flight: Flight, buffer: Buffer, server: Server, gathering: Gathering, now: float) -> Filling:
     """From the server's last step to its next; free places are filled when all reports of that moment are in."""
-    away, sent, reports, model = list(flight.away), list[Cohort](), list[Away](), clone(server.model)
+    away, sent, reports, model = list(flight.away), list[Cohort](), list[Away](), stack([server.model])
     while len(reports) < buffer.size:
         first = min(away, key=lambda one: (one.finish, one.client), default=None)
         moved_on = first is None or first.finish > now

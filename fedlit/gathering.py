@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedlit.client import Client
@@ -18,7 +19,7 @@ from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
-from fedlit.params import Params, clone, expand, under_prefix, with_prefix
+from fedlit.params import Params, below, expanded_rows, stack, under_prefix, with_prefix
 from fedlit.ranks import Profile
 from fedlit.room import StatesPlace
 from fedlit.server.buffer import Buffer
@@ -66,16 +67,23 @@ class Gathering:
         self.options = options
         self.profile = profile
         self._stream = Stream()
+        self._widens = is_overridden("select", client, Client)
+        """Whether the algorithm has a word in who takes part; else no draw is keyed for it."""
 
-    def cohorts(self, servers: Sequence[Server]) -> list[Cohort]:
-        """The next round of each server: who trains, what they received and kept, and how long they take."""
-        everyone = [server.clients for server in servers]
+    def cohorts(self, servers: Sequence[Server], models: Params | None = None) -> list[Cohort]:
+        """The next round of each server: who trains, what they received and kept, and how long they take.
+
+        Args:
+            servers: the servers.
+            models: stacked: a copy of each one's model, where there is one already.
+        """
+        if not servers:
+            return []
         with self.profile("sample"):
-            arrivals = self.arrivals(servers, everyone)
-            selected = [self.select(server, own) for server, own in zip(servers, arrivals, strict=True)]
-        sent = [clone(server.model) for server in servers]
-        cohorts = self.described(servers, selected, sent)
-        self.time(cohorts)
+            arrivals = self.arrivals(servers, [server.clients for server in servers])
+            selected = [self.select(server, own) for server, own in zip(servers, arrivals.each, strict=True)]
+        cohorts = self.described(servers, selected, models or stack([server.model for server in servers]))
+        self.time(cohorts, arrivals)
         return cohorts
 
     def sending(self, server: Server, among: np.ndarray, count: int, draw: int, model: Params) -> Cohort:
@@ -86,37 +94,36 @@ class Gathering:
             among: ids of those who can be chosen.
             count: how many.
             draw: key of the draw of who they are.
-            model: a copy of the server's model, which several sendings share.
+            model: stacked: a copy of the server's model, which several sendings share.
         """
         with self.profile("sample"):
-            [arrivals] = self.arrivals([server], [among])
-            selection = self.select(server, arrivals, among, count, draw)
-        [cohort] = self.described([server], [selection], [model])
-        self.time([cohort])
+            arrivals = self.arrivals([server], [among])
+            selection = self.select(server, arrivals.each[0], among, count, draw)
+        [cohort] = self.described([server], [selection], model)
+        self.time([cohort], arrivals)
         return cohort
 
-    def described(
-        self, servers: Sequence[Server], selected: Sequence[Selection], models: Sequence[Params]
-    ) -> list[Cohort]:
+    def described(self, servers: Sequence[Server], selected: Sequence[Selection], models: Params) -> list[Cohort]:
         """Each server's cohort. What is the same arithmetic for all clients is done for all servers at once."""
-        if not servers:
-            return []
         counts = [len(own.train) for own in selected]
         chosen = [client for own in selected for client in own.train]
         reporting = {client for own in selected for client in own.report}  # nobody belongs to two servers
         sizes = self.population.sizes.numpy()[chosen]
         reports = np.array([client in reporting for client in chosen])
-        together = (reports, sizes, self.client.planned_steps(sizes))
-        each = (divided(values, counts) for values in together)
-        return [self.cohort(*own) for own in zip(servers, selected, models, *each, strict=True)]
+        planned = divided(self.client.planned_steps(sizes), counts)
+        each = (torch.split(torch.from_numpy(values), counts) for values in (reports, sizes))
+        names = (servers[0].params, servers[0].buffers)
+        sent = (expanded_rows({name: models[name] for name in own}, counts) for own in names)
+        return [self.cohort(*own) for own in zip(servers, selected, *sent, *each, planned, strict=True)]
 
     def cohort(
         self,
         server: Server,
         selection: Selection,
-        model: Params,
-        reports: np.ndarray,
-        sizes: np.ndarray,
+        params: Params,
+        buffers: Params,
+        reports: Tensor,
+        sizes: Tensor,
         planned: np.ndarray,
     ) -> Cohort:
         """Those who were chosen, what they received and what they kept.
@@ -124,19 +131,20 @@ class Gathering:
         Args:
             server: the server.
             selection: who trains.
-            model: a copy of the server's.
+            params: stacked: the parameters that each is sent.
+            buffers: stacked: the buffers.
             reports: (clients,) who reports.
             sizes: (clients,) their training samples.
             planned: (clients,) local steps that the options plan.
         """
         client, round, chosen = self.client, server.rounds, selection.train
-        received, buffers = self.received(server, chosen, model)
+        received, buffers = self.received(server, chosen, params, buffers)
         cohort = Cohort(
             round=round,
             clients=chosen,
-            reports=torch.from_numpy(reports),
+            reports=reports,
             population=len(server.clients),
-            sizes=torch.from_numpy(sizes),
+            sizes=sizes,
             steps=torch.from_numpy(planned),
             lr=client.rate(round),
             received=received,
@@ -151,15 +159,15 @@ class Gathering:
             cohort.memory = self.kept_memory(cohort, server)
         return cohort
 
-    def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> list[Arrivals]:
+    def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "Drawn":
         """When these clients of each server show up in its next round; None where the sampler does not ask."""
         options = self.options
-        if options.clock is None or not options.sampler.needs_clock or not servers:
-            return [None] * len(servers)
-        counts = [len(own) for own in ids]
+        if options.clock is None or not options.sampler.needs_clock:
+            return Drawn([None] * len(servers))
+        counts, everyone = [len(own) for own in ids], np.concatenate(ids)
         rounds = np.repeat([server.rounds for server in servers], counts)
-        seconds = options.clock.latency.arrivals(options.seed, rounds, np.concatenate(ids))
-        return [*divided(seconds, counts)]
+        seconds = options.clock.latency.arrivals(options.seed, rounds, everyone)
+        return Drawn([*divided(seconds, counts)], everyone, seconds)
 
     def select(
         self,
@@ -188,29 +196,34 @@ class Gathering:
             known["arrivals"] = arrivals
         drawn = options.sampler.select(options.seed, draw, sizes, count, **known)
         check_selection(drawn, len(sizes), f"trainer.sampler ({type(options.sampler).__name__})")
-        generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
-        chosen = self.client.select(drawn, len(sizes), generator)
-        if chosen is not drawn:
+        chosen = drawn
+        if self._widens:
+            generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
+            chosen = self.client.select(drawn, len(sizes), generator)
             check_selection(chosen, len(sizes), f"{type(self.client).__name__}.select")
         train = ids[chosen.train].tolist()
         return Selection(train, train if chosen.report is chosen.train else ids[chosen.report].tolist())
 
-    def time(self, cohorts: Sequence[Cohort]) -> None:
+    def time(self, cohorts: Sequence[Cohort], arrivals: "Drawn") -> None:
         """How long each cohort's reports take; who is late or lost does not report. Solves of a round count once."""
         clock = self.options.clock
-        if clock is None or not cohorts:
+        if clock is None:
             return
-        asked = [cohort.reports.numpy() for cohort in cohorts]
-        is_asked, counts = np.concatenate(asked), [int(np.count_nonzero(reports)) for reports in asked]
-        sizes = torch.cat([cohort.sizes for cohort in cohorts]).numpy()[is_asked]
-        steps = torch.cat(self.longest_solves(cohorts)).numpy()[is_asked]
+        is_asked = below([cohort.reports for cohort in cohorts]).numpy()
+        starts = np.cumsum([0, *(len(cohort.clients) for cohort in cohorts[:-1])])
+        counts = np.add.reduceat(is_asked, starts, dtype=np.int64).tolist()
+        sizes = below([cohort.sizes for cohort in cohorts]).numpy()[is_asked]
+        steps = below(self.longest_solves(cohorts)).numpy()[is_asked]
         ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_asked]
         rounds = np.repeat([cohort.round for cohort in cohorts], counts)
         work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
-        known = clock.reports_of(self.options.seed, rounds, ids, work, counts)
-        for cohort, reports, own in zip(cohorts, asked, known, strict=True):
-            cohort.lasts, cohort.seconds = own.lasts, torch.from_numpy(own.seconds)
-            reports[reports] = own.reports  # a view of cohort.reports
+        known = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
+        seconds = torch.split(torch.from_numpy(np.concatenate([own.seconds for own in known])), counts)
+        for cohort, own, until in zip(cohorts, known, seconds, strict=True):
+            cohort.lasts, cohort.seconds = own.lasts, until
+        if not np.concatenate([own.reports for own in known]).all():
+            for cohort, own in zip(cohorts, known, strict=True):
+                cohort.reports[cohort.reports.clone()] = torch.from_numpy(own.reports)
 
     def longest_solves(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
         """(clients,) local steps of the phase that has most of them, for each cohort."""
@@ -227,10 +240,8 @@ class Gathering:
         """Methods of the client that say how many steps its phases take."""
         return [*dict.fromkeys(phase.work_method for phase in self.client.phases())]
 
-    def received(self, server: Server, chosen: list[int], model: Params) -> tuple[Params, Params]:
-        """Stacked: the parameters and buffers with which each client starts; what stays with it is its own."""
-        same = expand(model, len(chosen))
-        params, buffers = ({name: same[name] for name in own} for own in (server.params, server.buffers))
+    def received(self, server: Server, chosen: list[int], params: Params, buffers: Params) -> tuple[Params, Params]:
+        """Stacked: the parameters and buffers with which each client starts: what is sent; what stays is its own."""
         if not self.client.own_tensors:
             return params, buffers
         own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
@@ -267,6 +278,26 @@ class Gathering:
         start, _ = cohort.start_of(self.client.phases()[0].start)
         fresh = with_prefix("memory", initial_memory(self.client.local_optimizer(), start))
         return under_prefix("memory", server.states.rows(cohort.clients, fresh))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Arrivals that the sampler has asked for: the clock needs not draw them again."""
+
+    each: list[Arrivals]
+    """(clients,) of each server; None where the sampler goes by something else."""
+    clients: np.ndarray | None = None
+    """(clients,) ids of all of them."""
+    seconds: np.ndarray | None = None
+    """(clients,) when each shows up."""
+
+    def of(self, ids: np.ndarray) -> np.ndarray | None:
+        """(clients,) when these show up; None where nobody has asked."""
+        if self.clients is None:
+            return None
+        table: np.ndarray = np.zeros(self.clients.max() + 1)
+        table[self.clients] = self.seconds
+        return np.asarray(table[ids])
 
 
 _COUNTED_DRAWS = 100

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedlit.catalogue import MODELS, ShownState, Statistic
 from fedlit.client import Client
@@ -265,11 +264,11 @@ class Best:
     value: float | None = None
     model: Params = field(default_factory=dict)
 
-    def offer(self, round: int, values: dict[str, float], model: dict[str, Tensor]) -> None:
-        """Keep a copy of the model if this round is better than all before it."""
+    def offer(self, round: int, values: dict[str, float], model: Callable[[], Params]) -> None:
+        """Keep a copy of the model, which is asked for only then, if this round is better than all before it."""
         value = values.get(f"val/{self.measure.name}")
         if value is not None and (self.value is None or self._is_better(value, self.value)):
-            self.round, self.value, self.model = round, value, clone(model)
+            self.round, self.value, self.model = round, value, clone(model())
 
     def _is_better(self, value: float, other: float) -> bool:
         return value > other if self.measure.best == "max" else value < other

@@ -25,7 +25,7 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort, stacked
+from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence, check_servers
@@ -147,11 +147,12 @@ class FederatedLoop(_FitLoop):
         cohorts = self.federation.cohorts(event, parts, joined)
         with self.profile("server"):
             self.step_together(event, cohorts)
-        servers = self.federation.records(event) if self.options.cloud is not None else {}
+        due = self.is_due(number)
+        servers = self.federation.records(event) if due and self.options.cloud is not None else {}
         self.federation.count(event, number)
         joined = joined.weighed(cohorts)
         with self.profile("evaluate"):
-            values, records = self.measure(joined, started, trained)
+            values, records = self.measure(joined, started, trained, due=due)
         with self.profile("log"):
             self.commit(number, values, records, servers)
         return values
@@ -199,7 +200,7 @@ class FederatedLoop(_FitLoop):
         """Fill the cohorts' weights; returns the length of each server's step."""
         assert self.weighting is not None
         with located(f"in round {cohorts[0].number}, in the weighting {type(self.weighting).__name__}"):
-            weighed = [self.weighting.weigh(cohort) for cohort in cohorts]
+            weighed = self.weighting.weigh_each(cohorts)
         check_weights(weighed, cohorts, self.weighting)
         for cohort, own in zip(cohorts, weighed, strict=True):
             cohort.weights = own.weights
@@ -221,9 +222,9 @@ class FederatedLoop(_FitLoop):
 
     def keep(self, cohorts: Sequence[Cohort]) -> None:
         """The rows of those who trained, until the round is committed or undone."""
-        kept = [cohort.trained_rows(self.rows(cohort)) for cohort in cohorts]
-        clients = [client for own, _ in kept for client in own]
-        self.states.update(clients, kept[0][1] if len(kept) == 1 else stacked([rows for _, rows in kept]))
+        whole = Cohort.join_kept(cohorts)
+        clients, rows = whole.trained_rows(self.rows(whole))
+        self.states.update(clients, rows)
         self.measuring.changed(clients)
 
     def rows(self, cohort: Cohort) -> Params:
@@ -235,10 +236,9 @@ class FederatedLoop(_FitLoop):
         return rows
 
     def measure(
-        self, cohort: Cohort | None, started: float, trained: float
+        self, cohort: Cohort | None, started: float, trained: float, *, due: bool = True
     ) -> tuple[dict[str, float], dict[str, Any] | None]:
         """Metrics of the round, and the record of each client where it is evaluated."""
-        due = cohort is None or self.is_due(cohort.number)
         values = round_metrics(cohort, self.client) if cohort is not None else {}
         evaluated = time.perf_counter()
         records = self.evaluate(cohort, values) if due else None
@@ -306,7 +306,7 @@ class FederatedLoop(_FitLoop):
             self.last_records = self.last_records if records is None else records
             if servers and records is not None:
                 self.server_history.append(servers)
-            self.best.offer(number, values, self.shown_model())
+            self.best.offer(number, values, self.shown_model)
             self.rounds_done = number
             self._count_rounds()
             self.in_round = False  # all that belongs to this round is in place: a checkpoint may be written

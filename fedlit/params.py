@@ -3,12 +3,14 @@
 A *stacked* dict has the client as the first dimension of every tensor.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 Params = dict[str, Tensor]
+_FEW = 1024
+"""Numbers that are copied faster than it is found out where they lie."""
 
 
 def clone(params: Mapping[str, Tensor]) -> Params:
@@ -47,21 +49,52 @@ def weighted_mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Params:
 
 
 def weighted_means(cohorts: Sequence[Mapping[str, Tensor]], weights: Sequence[Tensor]) -> Params:
-    """The same of several cohorts, stacked: row k is the mean of the k-th."""
-    shares = [own.double().unsqueeze(0) for own in weights]
+    """The same of several cohorts, stacked: row k is the mean of the k-th.
+
+    Each is a product of its own, into memory of its own: other products have not always the same bits.
+    """
+    counts = [own.numel() for own in weights]
+    shares = torch.split(below(weights).double().unsqueeze(0), counts, 1)
 
     def mean(values: Sequence[Tensor]) -> Tensor:
-        like = values[0]
-        rows = [value.double().flatten(1) if like.dim() > 1 else value.double().unsqueeze(1) for value in values]
-        means = torch.cat([torch.mm(*own) for own in zip(shares, rows, strict=True)])
-        return means.view(len(values), *like.shape[1:]).to(like.dtype)
+        whole = below(values).double()
+        rows = whole.flatten(1) if whole.dim() > 1 else whole.unsqueeze(1)
+        means = torch.cat([torch.mm(*own) for own in zip(shares, torch.split(rows, counts), strict=True)])
+        return means.view(len(values), *whole.shape[1:]).to(values[0].dtype)
 
     return {name: mean([cohort[name] for cohort in cohorts]) for name in cohorts[0]}
+
+
+def below(parts: Sequence[Tensor]) -> Tensor:
+    """Rows of several tensors one below the other; a view where many lie so already, as parts of one tensor do."""
+    first, end = parts[0], parts[0].data_ptr()
+    if len(parts) == 1:
+        return first
+    if first.numel() < _FEW:
+        return torch.cat([*parts])
+    for part in parts:
+        if part.data_ptr() != end or not part.is_contiguous():
+            return torch.cat([*parts])
+        end += part.numel() * part.element_size()
+    memory = first.untyped_storage()
+    if end > memory.data_ptr() + memory.nbytes():  # tensors of their own, neighbours by chance
+        return torch.cat([*parts])
+    row = first.shape[1:]
+    count = sum(part.shape[0] for part in parts)  # len() of a tensor takes five times as long
+    return first.as_strided((count, *row), (row.numel(), *first.stride()[1:]))
 
 
 def expand(params: Mapping[str, Tensor], clients: int) -> Params:
     """The same model for every client, as views: no memory is copied."""
     return {name: value.detach().expand(clients, *value.shape) for name, value in params.items()}
+
+
+def expanded_rows(models: Mapping[str, Tensor], counts: Sequence[int]) -> list[Params]:
+    """The k-th model for so many clients, for every k of stacked ones: as views, made for all of them at once."""
+    most = max(counts)
+    wide = {name: value.unsqueeze(1).expand(-1, most, *value.shape[1:]) for name, value in models.items()}
+    each = zip(rows(wide, len(counts)), counts, strict=True)
+    return [own if count == most else {name: value[:count] for name, value in own.items()} for own, count in each]
 
 
 def row(stacked: Mapping[str, Tensor], k: int) -> Params:
@@ -71,8 +104,17 @@ def row(stacked: Mapping[str, Tensor], k: int) -> Params:
 
 def rows(stacked: Mapping[str, Tensor], count: int) -> list[Params]:
     """The tensors of all `count` clients, as views; {} for each where the dict is empty."""
-    columns = [value.unbind() for value in stacked.values()]
-    return [dict(zip(stacked, own, strict=True)) for own in zip(*columns, strict=True)] or [{} for _ in range(count)]
+    return _one_each(stacked, [value.unbind() for value in stacked.values()], count)
+
+
+def parted(stacked: Mapping[str, Tensor], counts: Sequence[int]) -> list[Params]:
+    """So many clients after each other, as stacked dicts of their own (views); {} for each where the dict is empty."""
+    return _one_each(stacked, [torch.split(value, [*counts]) for value in stacked.values()], len(counts))
+
+
+def _one_each(names: Iterable[str], columns: Sequence[Sequence[Tensor]], count: int) -> list[Params]:
+    """The k-th of every column by name, for each k."""
+    return [dict(zip(names, own, strict=True)) for own in zip(*columns, strict=True)] or [{} for _ in range(count)]
 
 
 def stack(rows: Sequence[Mapping[str, Tensor]]) -> Params:

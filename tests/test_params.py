@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from fedlit.local import LocalSGD
 from fedlit.params import (
     Params,
+    below,
     clone,
     dot,
     expand,
+    expanded_rows,
     scale,
     sq_norm,
     stacked_sq_norm,
@@ -101,6 +103,35 @@ def test_expand_copies_no_memory() -> None:
 def test_expand_gives_every_client_the_same_model() -> None:
     one = model(1)
     assert all(torch.equal(row, one["w"]) for row in expand(one, 5)["w"])
+
+
+def test_each_of_several_models_is_expanded_for_clients_of_its_own() -> None:
+    models = {"w": torch.arange(6.0).view(3, 2), "b": torch.arange(3.0)}
+    for place, (own, count) in enumerate(zip(expanded_rows(models, [2, 1, 3]), [2, 1, 3], strict=True)):
+        alone = expand({name: value[place] for name, value in models.items()}, count)
+        assert all(torch.equal(own[name], value) for name, value in alone.items())
+        assert own["w"].untyped_storage().data_ptr() == models["w"].untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("shape", [(6000,), (6000, 2), (6000, 2, 3)])
+def test_parts_of_one_tensor_are_put_together_without_a_copy(shape: tuple[int, ...]) -> None:
+    whole = torch.randn(shape)
+    parts = torch.split(whole, [2000, 3000, 1000])
+    together = below(parts)
+    assert torch.equal(together, whole)
+    assert together.data_ptr() == whole.data_ptr()
+    assert below(parts[1:]).data_ptr() == parts[1].data_ptr()
+
+
+def test_parts_that_lie_elsewhere_or_in_another_order_are_copied() -> None:
+    whole = torch.randn(6000, 2)
+    first, last = whole[:4000], whole[4000:]
+    same = first[:1].expand(3000, 2)
+    narrow = [whole[:4000, :1], whole[4000:, :1]]
+    for parts in ([last, first], [first, last.clone()], [first, same], [same, same], narrow, [first[:1], first[1:2]]):
+        together = below(parts)
+        assert torch.equal(together, torch.cat(parts))
+        assert together.data_ptr() != parts[0].data_ptr()
 
 
 def test_under_prefix_undoes_with_prefix_beside_other_entries() -> None:

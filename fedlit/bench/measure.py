@@ -316,7 +316,7 @@ class CountingLoop(FederatedLoop):
     """Of all rounds so far."""
 
     def measure(
-        self, cohort: Cohort | None, started: float, trained: float
+        self, cohort: Cohort | None, started: float, trained: float, *, due: bool = True
     ) -> tuple[dict[str, float], dict[str, Any] | None]:
         """Only what a benchmark needs, and what several servers measure; there is no cohort before the first round."""
         if cohort is not None:

@@ -64,11 +64,21 @@ class Clock:
         return self.reports_of(seed, np.full(len(ids), round), ids, work, [len(ids)])[0]
 
     def reports_of(
-        self, seed: int, rounds: NDArray[np.int64], clients: NDArray[np.int64], work: ArrayLike, counts: Sequence[int]
+        self,
+        seed: int,
+        rounds: NDArray[np.int64],
+        clients: NDArray[np.int64],
+        work: ArrayLike,
+        counts: Sequence[int],
+        arrivals: Seconds | None = None,
     ) -> list[Reports]:
-        """The same for the clients of several servers, so many of each, with the round of each: one draw for all."""
+        """The same for the clients of several servers, so many of each, with the round of each: one draw for all.
+
+        `arrivals` are theirs, where they are drawn already.
+        """
         require(min(counts) > 0, "The clock is asked for a round without clients. Give it at least one.")
-        seconds, lost = self.latency.durations(seed, rounds, clients, work), self.lost(seed, rounds, clients)
+        seconds = self.latency.durations(seed, rounds, clients, work, arrivals)
+        lost = self.lost(seed, rounds, clients)
         each = divided(seconds, counts)
         if self.deadline is None and not lost.any():  # all report; with many servers one by one takes long
             lasts = np.maximum.reduceat(seconds, np.cumsum([0, *counts[:-1]])).tolist()

@@ -68,15 +68,21 @@ class Latency:
         """(clients,): seconds until each client shows up."""
         return self._drawn("arrival", seed, Purpose.ARRIVAL, round, clients)
 
-    def durations(self, seed: int, round: Rounds, clients: ArrayLike, work: ArrayLike) -> Seconds:
-        """(clients,): seconds from the round's start until each client's model is back, for so many units of work."""
+    def durations(
+        self, seed: int, round: Rounds, clients: ArrayLike, work: ArrayLike, arrivals: Seconds | None = None
+    ) -> Seconds:
+        """(clients,): seconds from the round's start until each client's model is back, for so many units of work.
+
+        `arrivals` are theirs, where they are drawn already.
+        """
         ids = np.atleast_1d(np.asarray(clients))
         round = np.broadcast_to(np.asarray(round), ids.shape)
         units = _checked_work(work, len(ids))
         add_up = self._product if self.processing == "product" else self._sum
         ways = (self._drawn("network", seed, Purpose.NETWORK, round, ids, index=way) for way in (0, 1))
         computing = add_up(seed, round, ids, units) / self.speeds(seed, ids)
-        return self.arrivals(seed, round, ids) + computing + sum(ways)
+        arrivals = self.arrivals(seed, round, ids) if arrivals is None else arrivals
+        return arrivals + computing + sum(ways)
 
     def speeds(self, seed: int, clients: ArrayLike) -> NDArray[np.float64]:
         """(clients,): the clients' lasting speeds; a trace of them has them as its round 1."""

@@ -62,7 +62,7 @@ class PartLoop(FederatedLoop):
         return False
 
     def measure(
-        self, cohort: Cohort | None, started: float, trained: float
+        self, cohort: Cohort | None, started: float, trained: float, *, due: bool = True
     ) -> tuple[dict[str, float], dict[str, Any] | None]:
         """Nothing."""
         return {}, None

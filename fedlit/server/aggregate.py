@@ -21,7 +21,7 @@ def pseudo_gradients(models: Params, cohorts: Sequence[Cohort], steps: Sequence[
     """
     reported, weights = [cohort.reported for cohort in cohorts], [cohort.weights for cohort in cohorts]
     moved = {name: models[name] - mean for name, mean in weighted_means(reported, weights).items()}
-    if any(len(cohort.discounts) for cohort in cohorts):
+    if any(cohort.discounts.numel() for cohort in cohorts):
         ways = [_ways(cohort, own) for cohort, own in zip(cohorts, reported, strict=True)]
         discounted = [cohort.weights * cohort.discounts for cohort in cohorts]
         moved |= scale(weighted_means(ways, discounted), -1)
@@ -41,9 +41,11 @@ def averaged_buffers(cohorts: Sequence[Cohort]) -> Params:
     """Stacked, for each server: float buffers are averaged with the weights; integer ones (counters) are those of the
     first reporting client."""
     buffers = [cohort.buffers for cohort in cohorts]
+    if not any(buffers):
+        return {}
     floats = [{name: value for name, value in own.items() if value.is_floating_point()} for own in buffers]
     averaged = weighted_means(floats, [cohort.weights for cohort in cohorts])
-    firsts = [int(cohort.reports.int().argmax()) for cohort in cohorts] if buffers[0] else []
+    firsts = [int(cohort.reports.int().argmax()) for cohort in cohorts]
     counters = {
         name: torch.stack([own[name][first] for own, first in zip(buffers, firsts, strict=True)])
         for name in buffers[0]

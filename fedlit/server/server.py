@@ -1,7 +1,6 @@
 """Server: one model, the optimiser that moves it, the callbacks that keep its state, and the clients it works with."""
 
 from collections.abc import Callable, Iterable, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,11 @@ from torch import Tensor, nn
 from fedlit.cohort import Cohort
 from fedlit.params import Params, clone
 from fedlit.server.base import ServerCallback
-from fedlit.server.optimizers import step_all
+from fedlit.server.optimizers import copied, saved, step_all
 from fedlit.states import ClientStates
 
 ABSENT_AT_ONCE = 1024
 """Models that a mean over all clients reads at once; they may be on disk, and more than the memory holds."""
-_PLAIN = frozenset({str, int, float, bool, type(None)})
 BuildOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
@@ -109,8 +107,8 @@ class Server:
     def head_for(self, pseudo_gradient: Params, fixed: frozenset[str]) -> None:
         """The optimiser's next step is along the pseudo-gradient; what is `fixed` will stay."""
         for name, parameter in self.params.items():
-            gradient = torch.zeros_like(parameter) if name in fixed else pseudo_gradient[name].to(parameter.dtype)
-            parameter.grad = gradient
+            gradient = torch.zeros_like(parameter) if name in fixed else pseudo_gradient[name]
+            parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
 
     def arrive(self, buffers: Params, fixed: frozenset[str]) -> None:
         """The step is taken; the buffers are replaced likewise."""
@@ -136,7 +134,7 @@ class Server:
         """What `restore` needs to undo a round; `model` is a copy of its own, where there is one already."""
         kept = [copied(callback.state_dict()) for callback in self.callbacks]
         model = clone(self._model) if model is None else model
-        return Snapshot(model, self.clock, copied(self.optimizer.state_dict()), kept)
+        return Snapshot(model, self.clock, saved(self.optimizer), kept)
 
     def restore(self, before: Snapshot) -> None:
         """Back to the end of the last finished round."""
@@ -184,14 +182,3 @@ def move(
     step_all([server.optimizer for server in servers])
     for server, own in zip(servers, buffers, strict=True):
         server.arrive(own, fixed)
-
-
-def copied(state: Any) -> Any:
-    """A deep copy; ten times faster than `deepcopy` for numbers, texts and tensors in dicts and lists."""
-    if type(state) is dict:
-        return {name: value if type(value) in _PLAIN else copied(value) for name, value in state.items()}
-    if type(state) is list:
-        return [copied(value) for value in state]
-    if type(state) in _PLAIN:
-        return state
-    return state.detach().clone() if type(state) is Tensor else deepcopy(state)

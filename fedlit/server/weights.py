@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.params import below
 from fedlit.recorded import Recorded
 
 log = logging.getLogger("fedlit")
@@ -41,25 +42,48 @@ class Weighting(Recorded):
         """Weights and step length for this cohort."""
         raise NotImplementedError
 
+    def weigh_each(self, cohorts: Sequence[Cohort]) -> list[Weighed]:
+        """The same for the cohorts of servers that step together, each by itself."""
+        return [self.weigh(cohort) for cohort in cohorts]
 
-class Samples(Weighting):
+
+class Counting(Weighting):
+    """Base of those that go by a whole number for each client: such sums are exact, so all cohorts are one sum."""
+
+    def counts(self, cohort: Cohort) -> Tensor:
+        """(clients,) the numbers."""
+        raise NotImplementedError
+
+    def weigh(self, cohort: Cohort) -> Weighed:
+        """By their numbers."""
+        return Weighed(normalise(self.counts(cohort), cohort.reports))
+
+    def weigh_each(self, cohorts: Sequence[Cohort]) -> list[Weighed]:
+        """By their numbers, unless a subclass weighs a cohort in another way."""
+        if type(self).weigh is not Counting.weigh:
+            return super().weigh_each(cohorts)
+        each = normalise_each([self.counts(cohort) for cohort in cohorts], [cohort.reports for cohort in cohorts])
+        return [Weighed(weights) for weights in each]
+
+
+class Samples(Counting):
     """n_i / sum n: by training samples."""
 
     name = "samples"
 
-    def weigh(self, cohort: Cohort) -> Weighed:
-        """By size."""
-        return Weighed(normalise(cohort.sizes, cohort.reports))
+    def counts(self, cohort: Cohort) -> Tensor:
+        """Sizes."""
+        return cohort.sizes
 
 
-class Uniform(Weighting):
+class Uniform(Counting):
     """1 / S: all the same."""
 
     name = "uniform"
 
-    def weigh(self, cohort: Cohort) -> Weighed:
-        """All the same."""
-        return Weighed(normalise(torch.ones(len(cohort.clients)), cohort.reports))
+    def counts(self, cohort: Cohort) -> Tensor:
+        """One each."""
+        return torch.ones(len(cohort.clients))
 
 
 @dataclass
@@ -125,11 +149,11 @@ class ExpAlpha(Weighting):
 
 def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[Cohort], weighting: Weighting) -> None:
     """Weights are shares of the reporting clients; anything else is the weighting's mistake, and is said so."""
-    weights, reports = [own.weights.numpy() for own in weighed], [cohort.reports.numpy() for cohort in cohorts]
+    weights, reports = [own.weights for own in weighed], [cohort.reports for cohort in cohorts]
     if are_shares(weights, reports) and all(math.isfinite(own.step) for own in weighed):
         return
     for own, cohort in zip(weighed, cohorts, strict=True):
-        if not are_shares([own.weights.numpy()], [cohort.reports.numpy()]) or not math.isfinite(own.step):
+        if not are_shares([own.weights], [cohort.reports]) or not math.isfinite(own.step):
             refuse_weights(own, cohort, weighting)
 
 
@@ -152,13 +176,12 @@ def refuse_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> No
     )
 
 
-def are_shares(weights: Sequence[np.ndarray], reports: Sequence[np.ndarray]) -> bool:
+def are_shares(weights: Sequence[Tensor], reports: Sequence[Tensor]) -> bool:
     """Whether those of all cohorts are right: what is not finite fails the first comparison or the second."""
     if any(own.shape != sends.shape for own, sends in zip(weights, reports, strict=True)):
         return False
-    starts = np.cumsum([0, *(len(own) for own in weights[:-1])])
-    together, sending = np.concatenate(weights), np.concatenate(reports)
-    sums = np.add.reduceat(together, starts)
+    together, sending = below(weights).numpy(), below(reports).numpy()
+    sums = np.add.reduceat(together, np.cumsum([0, *(own.numel() for own in weights[:-1])]))
     return bool(together.min() >= 0 and (abs(sums - 1) <= 1e-6).all() and not together[~sending].any())
 
 
@@ -176,13 +199,25 @@ def normalise(values: Tensor, reports: Tensor) -> Tensor:
     return values / total
 
 
+def normalise_each(counts: Sequence[Tensor], reports: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The same for several cohorts, of whole numbers."""
+    lengths = [own.numel() for own in counts]
+    starts, sends = np.cumsum([0, *lengths[:-1]]), below(reports).numpy()
+    values = below(counts).numpy() * sends
+    is_empty = np.add.reduceat(values, starts) == 0
+    if is_empty.any():
+        values = np.where(np.repeat(is_empty, lengths), sends, values)
+    sums = np.add.reduceat(values, starts, dtype=np.float64)
+    return torch.split(torch.from_numpy(values / np.repeat(sums, lengths)), lengths)
+
+
 def named_weightings() -> dict[str, type[Weighting]]:
     """Every weighting that has a name, an algorithm's own and a user's among them."""
     found: dict[str, type[Weighting]] = {}
     waiting = [Weighting]
     while waiting:
         kind = waiting.pop(0)
-        waiting += kind.__subclasses__()
+        waiting = [*kind.__subclasses__(), *waiting]  # in the order in which they are written
         if vars(kind).get("name"):  # its own: a subclass is another weighting
             found.setdefault(kind.name, kind)
     return found

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi, step_all
+from fedlit.server.optimizers import SGD, FedAdagrad, FedAdam, FedAvgM, FedYogi, saved, step_all
 
 Build = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -66,6 +66,20 @@ def flat(value: Any) -> list[Any]:
 @pytest.mark.parametrize("name", list(BUILDS))
 def test_optimisers_that_step_together_end_with_the_bits_of_each_alone(name: str) -> None:
     assert flat(play(BUILDS[name], step_all)) == flat(play(BUILDS[name], one_by_one))
+
+
+@pytest.mark.parametrize("name", list(BUILDS))
+def test_what_is_saved_is_a_copy_of_the_state_dict(name: str) -> None:
+    [own, *_] = parameters()
+    optimizer = BUILDS[name](own)
+    for _ in range(2):
+        for z in own:
+            z.grad = torch.ones_like(z)
+        kept, told = saved(optimizer), optimizer.state_dict()
+        state = flat(told["state"])
+        assert kept["param_groups"] == told["param_groups"]
+        optimizer.step()
+        assert flat(kept["state"]) == state
 
 
 @pytest.mark.parametrize("name", ["SGD", "FedAvgM", "Adam"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedlit import Cohort, Dual, Samples, Uniform
 from fedlit.errors import ConfigError
-from fedlit.server.weights import Weighting, find_weighting
+from fedlit.server.weights import Weighed, Weighting, find_weighting, named_weightings
 from tests.server import make_cohort
 
 MEMBERS = st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e6), st.booleans()), min_size=1, max_size=8).filter(
@@ -83,6 +83,28 @@ def test_step_is_of_length_one(weighting: Weighting) -> None:
     assert weighting.weigh(cohort_with_duals(1.0, 2.0)).step == 1.0
 
 
+@pytest.mark.parametrize("weighting", [Samples(), Uniform()])
+def test_cohorts_weighed_together_have_the_bits_of_each_alone(weighting: Weighting) -> None:
+    cohorts = [
+        make_cohort((3, 7, 11, 13, 17, 19, 23, 29, 31), reports=[True] * 8 + [False]),
+        make_cohort((0, 0), reports=[True, True]),
+        make_cohort((4,)),
+    ]
+    for together, cohort in zip(weighting.weigh_each(cohorts), cohorts, strict=True):
+        assert torch.equal(together.weights, weighting.weigh(cohort).weights)
+
+
+def test_a_weighting_of_ones_own_is_asked_for_every_cohort() -> None:
+    class FirstOnly(Samples):
+        def weigh(self, cohort: Cohort) -> Weighed:
+            return Weighed(torch.eye(len(cohort.clients), dtype=torch.float64)[0])
+
+    assert [own.weights.tolist() for own in FirstOnly().weigh_each([make_cohort(), make_cohort((1, 2))])] == [
+        [1.0, 0.0, 0.0],
+        [1.0, 0.0],
+    ]
+
+
 def test_samples_weigh_by_training_samples() -> None:
     assert weigh(Samples(), make_cohort((1, 3, 4))).tolist() == [0.125, 0.375, 0.5]
 
@@ -126,6 +148,10 @@ def test_duals_that_can_weigh_log_nothing(caplog: pytest.LogCaptureFixture) -> N
 @pytest.mark.parametrize(("name", "kind"), [("samples", Samples), ("uniform", Uniform), ("dual", Dual)])
 def test_weighting_is_found_by_its_name(name: str, kind: type[Weighting]) -> None:
     assert type(find_weighting(name)) is kind
+
+
+def test_weightings_are_named_in_the_order_in_which_they_are_written() -> None:
+    assert list(named_weightings())[:5] == ["samples", "uniform", "q_ffl", "exp_alpha", "dual"]
 
 
 def test_weighting_that_is_given_is_taken_as_it_is() -> None:
