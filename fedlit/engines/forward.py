@@ -27,6 +27,8 @@ CHUNK = 1024
 """Rows of a pass: 40,000 rows of LeNet took 3.1 s at 256 and 5.5 s at 4,096; dense nets do not mind."""
 COMPILED_ROWS = 64
 """Rows of a compiled pass: what LeNet computes of them fits into a core's cache, and a call costs little beside it."""
+HELD_BYTES = 64e6
+"""Of models that are put together at once, and may have been read from a disk."""
 
 Models = Iterable[tuple[Mapping[str, Tensor], Tensor]]
 """Models, each with the numbers of the rows that it is measured on; put together as they are asked for."""
@@ -79,17 +81,23 @@ class Forward:
 
 
 def grouped(models: Models, most_rows: int) -> Iterator[list[Piece]]:
-    """Pieces of models, put together to groups of so many rows at most. No rows at all are one empty piece."""
+    """Pieces of models, put together to groups of so many rows and HELD_BYTES at most; each has one piece or more."""
     group: list[Piece] = []
-    count = 0
+    count = held = 0
     for model, rows in models:
+        size = sum(value.nbytes for value in model.values())
+        if group and held + size > HELD_BYTES:
+            yield group
+            group, count, held = [], 0, 0
+        held += size
         for part in torch.split(rows, CHUNK):
             if group and count + len(part) > most_rows:
                 yield group
-                group, count = [], 0
+                group, count, held = [], 0, size
             group.append(Piece(model, part))
             count += len(part)
-    yield group
+    if group:
+        yield group
 
 
 class CompiledForward(Forward):
@@ -112,7 +120,7 @@ class CompiledForward(Forward):
     ) -> None:
         super().__init__(client, rows, ranks=ranks)
         self.threads, self.direct_convolution = threads, direct_convolution
-        self.most_rows = CHUNK * threads  # so that threads seldom wait for each other
+        self.most_rows = 16 * CHUNK  # threads wait for each other at a group's end, and rows are not gathered here
         self.why_not: str | None = None
         """Why it is not compiled; None where it is, or was not asked for yet."""
         self._program: Program | None = None
@@ -134,19 +142,20 @@ class CompiledForward(Forward):
         found: list[Sequence[Tensor]] = [()] * len(calls)
         waiting = iter(enumerate(calls))
 
-        def work() -> None:
+        def work(pulse: Callable[[], None]) -> None:
             own = program.held(store)
             for number, (model, rows) in waiting:
                 found[number] = program(model, own, rows)
+                pulse()
 
         self._in_threads(work, waiting)
         return {name: torch.cat(parts) for name, parts in zip(program.names, zip(*found, strict=True), strict=True)}
 
-    def _in_threads(self, work: Callable[[], None], waiting: Iterator[Any]) -> None:
-        """All threads take from what is waiting; the calling thread too."""
-        jobs = [self._pool.submit(work) for _ in range(self.threads - 1)]
+    def _in_threads(self, work: Callable[[Callable[[], None]], None], waiting: Iterator[Any]) -> None:
+        """All threads take from what is waiting; the calling thread too, which gives the signs."""
+        jobs = [self._pool.submit(work, lambda: None) for _ in range(self.threads - 1)]
         try:
-            work()
+            work(self.ranks.pulse)
         finally:
             for _ in waiting:  # where this thread failed or was stopped, the others find nothing more to do
                 pass
