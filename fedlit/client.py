@@ -437,7 +437,15 @@ class Client(Recorded, LightningModule):
 
     def score(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
         """(rows,) losses and (rows, k) what the task's measures add up, of the net with these tensors, untrained."""
+        return self.scored(self.output(params, x), y)
+
+    def output(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """What the net gives with these tensors."""
         output: Tensor = functional_call(self.net, dict(params), (x,))
+        return output
+
+    def scored(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Losses and what measures add up, of rows that may belong to several models."""
         return {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
 
     def planned_steps(self, sizes: np.ndarray) -> np.ndarray:

@@ -10,15 +10,13 @@ from torch.func import grad
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
+from fedlit.engines.forward import CHUNK, Forward, Models
 from fedlit.measure import Measure
 from fedlit.metrics import UserScores, by_user, distribution, entropy, gini
 from fedlit.params import Params, row, scale, stack
 from fedlit.ranks import Ranks
 from fedlit.step import Adaptation
 from fedlit.task import LOSSES
-
-CHUNK = 1024
-"""Rows of a pass: 40,000 rows of LeNet took 3.1 s at 256 and 5.5 s at 4,096; dense nets do not mind."""
 
 
 class Evaluator:
@@ -29,15 +27,22 @@ class Evaluator:
         data: the data.
         ranks: the processes of the run. What measures one model divides its chunks, what measures many divides them.
         device: where models are measured, and in which numbers; what is measured comes back.
+        forward: passes the net; eagerly unless given.
     """
 
     def __init__(
-        self, client: Client, data: FederatedDataModule, ranks: Ranks | None = None, device: Device | None = None
+        self,
+        client: Client,
+        data: FederatedDataModule,
+        ranks: Ranks | None = None,
+        device: Device | None = None,
+        forward: Forward | None = None,
     ) -> None:
         self.client = client
         self.device = device or Device()
         self.data = data
         self.ranks = ranks or Ranks()
+        self.forward = forward or Forward(client, data.plain_rows, self.device, self.ranks)
         tests = data.everyone.test
         self.counts = torch.from_numpy(tests.sizes).double()
         self._owners = torch.from_numpy(tests.owners)
@@ -92,7 +97,20 @@ class Evaluator:
 
     def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Losses and what measures add up of a model, summed over the rows; by this rank alone."""
-        return {name: part.double().sum(0) for name, part in self._score(model, rows).items()}
+        return row(self.sums_of_each([(model, rows)]), 0)
+
+    def sums_of_each(self, models: Models) -> Params:
+        """Stacked: the same of every model on its own rows; by this rank alone."""
+        sizes: list[int] = []
+
+        def counted() -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
+            for model, rows in models:
+                sizes.append(len(rows))
+                yield model, rows
+
+        scored = self._score(counted())
+        owners = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        return {name: by_user(part, owners, len(sizes)) for name, part in scored.items()}
 
     def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
         """f of training rows: their mean loss, and the l2 term where there is one."""
@@ -115,9 +133,9 @@ class Evaluator:
             return by_user(losses, owners, len(train)) / counts + self._l2_term(row(models, 0))
 
         def risks_of(clients: list[int]) -> Params:
-            losses = [self._score(row(models, k), train[k])[LOSSES].double().sum() for k in clients]
+            sums = self.sums_of_each((row(models, k), train[k]) for k in clients)[LOSSES]
             terms = [self._l2_term(row(models, k)) for k in clients]
-            return {"sums": torch.stack(losses), "terms": torch.tensor(terms, dtype=torch.float64)}
+            return {"sums": sums, "terms": torch.tensor(terms, dtype=torch.float64)}
 
         found = self.ranks.divided(counts.tolist(), risks_of)
         return found["sums"] / counts + found["terms"]
@@ -145,7 +163,7 @@ class Evaluator:
         total = {name: torch.zeros_like(value) for name, value in trainable.items()}
         with self.evaluating(), self.device.computing():
             for chunk in torch.split(rows, CHUNK) if len(rows) else ():
-                x, y = self.data.rows(store, self.device.put(chunk))
+                x, y = self.data.plain_rows(store, self.device.put(chunk))
                 slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[LOSSES].sum())(trainable)
                 total = {name: value + slope[name] / len(rows) for name, value in total.items()}
                 self.ranks.pulse()
@@ -160,29 +178,21 @@ class Evaluator:
         return float(self.client.l2_term({name: model[name] for name, _ in self.client.net.named_parameters()}))
 
     def _score_together(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
-        """The same, by all ranks. Chunks stay whole: a row's result may depend on what stands beside it."""
+        """(rows,) losses and (rows, k) what measures add up, by all ranks, in chunks that a pass may depend on."""
         chunks = torch.split(rows, CHUNK)
         if self.ranks.size == 1 or len(chunks) == 1:
-            return self._score(model, rows)
+            return self._score([(model, rows)])
         lengths = [len(chunk) for chunk in chunks]
 
         def scores_of(numbers: list[int]) -> Params:
-            return self._score_chunks(model, [chunks[number] for number in numbers])
+            return self._score([(model, torch.cat([chunks[number] for number in numbers]))])
 
         return self.ranks.divided(lengths, scores_of, lengths)
 
-    def _score(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
-        """(rows,) losses and (rows, k) what measures add up, in evaluation mode, without gradients."""
-        return self._score_chunks(model, torch.split(rows, CHUNK))
-
-    def _score_chunks(self, model: Mapping[str, Tensor], chunks: Sequence[Tensor]) -> Params:
-        parts = []
-        model, store = self.device.sent(model), self.device.store(self.data.store)
-        with self.evaluating(), torch.inference_mode(), self.device.computing():
-            for chunk in chunks:
-                parts.append(self.client.score(model, *self.data.rows(store, self.device.put(chunk))))
-                self.ranks.pulse()
-        return self.device.home({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+    def _score(self, models: Models) -> Params:
+        """The same of several models, by this rank alone, in evaluation mode, without gradients."""
+        with self.evaluating():
+            return self.forward(self.data.store, models)
 
 
 @contextmanager

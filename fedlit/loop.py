@@ -29,15 +29,25 @@ from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence, check_servers
-from fedlit.engines.choose import Choice, Room, check_same_engine, choose, make_engine, resumed_request, stays
+from fedlit.engines.choose import (
+    Choice,
+    Room,
+    check_same_engine,
+    choose,
+    make_engine,
+    make_forward,
+    resumed_request,
+    stays,
+)
 from fedlit.engines.device import Device
 from fedlit.engines.distributed import DistributedEngine
+from fedlit.engines.forward import CHUNK
 from fedlit.errors import located
-from fedlit.evaluate import CHUNK, threads
+from fedlit.evaluate import threads
 from fedlit.federation import Event, Federation
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History, ServerHistory, round_columns, round_metrics
-from fedlit.measuring import MeasureOptions, Measuring
+from fedlit.measuring import MeasureOptions, Measuring, rows_to_measure
 from fedlit.params import Params, at_least_single, load, rows, stack, with_prefix
 from fedlit.ranks import Ranks
 from fedlit.room import Need, obstacle, on_disk
@@ -435,7 +445,8 @@ class FederatedLoop(_FitLoop):
             self.choice.accelerator, client, [server.optimizer for server in self.federation.servers]
         )
         self.best.measure = client.task.first
-        self.measuring = Measuring(client, data, models, self.measures, self.ranks, self.device)
+        forward = make_forward(self.choice, client, data.plain_rows, self.device, self.ranks)
+        self.measuring = Measuring(client, data, models, self.measures, self.ranks, self.device, forward)
         engine = make_engine(self.choice, options.seed, data.rows, self.device)
         engine.tally = self.tally
         if self.ranks.size > 1:
@@ -481,8 +492,8 @@ class FederatedLoop(_FitLoop):
 
     def _choose(self) -> Choice:
         """The engine, from a first cohort's work; a run that had another number of processes keeps its form."""
-        client, data, ranks = self.client, self.data, self.ranks
-        request = self.options.request
+        client, data, ranks, options = self.client, self.data, self.ranks, self.options
+        request = options.request
         if self._begun_with is not None:
             request = resumed_request(self._begun_with, request)
         planned = client.planned_steps(self.population.sizes.numpy())
@@ -503,6 +514,7 @@ class FederatedLoop(_FitLoop):
             sample,
             shares=self.gathering.work_shares(cohorts),
             evaluated_rows=CHUNK,
+            measured_rows=rows_to_measure(data, 1 + rounds // options.eval_every, trained * options.eval_every),
             room=self._room,
             device=self.device,
         )

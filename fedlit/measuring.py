@@ -10,6 +10,7 @@ from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
+from fedlit.engines.forward import Forward
 from fedlit.errors import require
 from fedlit.evaluate import Evaluator
 from fedlit.history import MeasuredParts, extreme_user_metrics, local_metrics, personal_metrics, user_records
@@ -30,6 +31,13 @@ class MeasureOptions:
     finetune: Adaptation | None = None
 
 
+def rows_to_measure(data: FederatedDataModule, evaluations: int, trained: int) -> int:
+    """Rows that are passed through nets in so many evaluations, about; so many clients train between two of them."""
+    tests = data.everyone.test
+    users = min(1.0, trained / max(1, data.num_clients))
+    return round(evaluations * (len(data.global_test) + len(data.global_val) + users * float(tests.sizes.sum())))
+
+
 class Measuring:
     """Measures the global model and the users' own; a user's model is measured again only when it changed.
 
@@ -40,6 +48,7 @@ class Measuring:
         options: what is measured beside what always is.
         ranks: the processes of the run, among which users are divided.
         device: where models are measured.
+        forward: passes the net; eagerly unless given.
     """
 
     def __init__(
@@ -50,13 +59,14 @@ class Measuring:
         options: MeasureOptions,
         ranks: Ranks | None = None,
         device: Device | None = None,
+        forward: Forward | None = None,
     ) -> None:
         self.client = client
         self.data = data
         self.models = models
         self.options = options
         self.ranks = ranks or Ranks()
-        self.evaluator = Evaluator(client, data, self.ranks, device)
+        self.evaluator = Evaluator(client, data, self.ranks, device, forward)
         self._check_extra()
         self._kept: dict[str, dict[int, Params]] = {"local": {}, "personal": {}, "finetuned": {}}
 
@@ -184,7 +194,10 @@ class Measuring:
         asked = [user for user in users if user not in kept]
 
         def scores_of(numbers: list[int]) -> Params:
-            return stack([self._score(model_of(user), user, steps) for user in (asked[number] for number in numbers)])
+            users = [asked[number] for number in numbers]
+            return self.evaluator.sums_of_each(
+                (self._adapted(model_of(user), user, steps), tests[user]) for user in users
+            )
 
         found = self.ranks.divided(tests.sizes[asked].tolist(), scores_of) if asked else {}
         scores = {user: row(found, number) for number, user in enumerate(asked)}
@@ -194,10 +207,6 @@ class Measuring:
         for name, value in (stack([scores[user] for user in users]) if users else {}).items():
             sums[name][users] = value
         return UserScores(sums, sums.pop(LOSSES), shared.counts)
-
-    def _score(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> Params:
-        """Losses and what measures add up of a user's model, adapted in these steps, on its own test."""
-        return self.evaluator.sums(self._adapted(model, user, steps), self.data.everyone.test[user])
 
     def _adapted(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> Mapping[str, Tensor]:
         for step in steps:

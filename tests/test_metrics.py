@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_accuracy
 
-import fedlit.evaluate
+import fedlit.engines.forward
 from fedlit import Client, Ditto, FedAvg, FederatedDataModule, PerFedAvg, PFedMe, Softmax
 from fedlit.data.partition.base import Parts
 from fedlit.errors import ConfigError
@@ -161,9 +161,9 @@ class Counting(FedAvg):
         super().__init__(net)
         self.passes: list[int] = []
 
-    def score(self, params, x, y):
+    def output(self, params, x):
         self.passes.append(len(x))
-        return super().score(params, x, y)
+        return super().output(params, x)
 
 
 @pytest.fixture
@@ -240,7 +240,7 @@ def test_evaluation_in_small_chunks_gives_the_same_numbers(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, _ = evaluator.global_model(evaluator.client.net.state_dict())
-    monkeypatch.setattr(fedlit.evaluate, "CHUNK", 4)
+    monkeypatch.setattr(fedlit.engines.forward, "CHUNK", 4)
     chunked, _ = evaluator.global_model(evaluator.client.net.state_dict())
     assert chunked == pytest.approx(whole, rel=1e-12, abs=1e-15)
 

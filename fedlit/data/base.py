@@ -32,6 +32,7 @@ MOST_TESTED = 10_000
 """Of more clients than this, so many are tested unless `eval_clients` says otherwise."""
 _MAY_LACK = ("group", "adapt")
 """What the description of a client leaves out where it is empty."""
+_GATHERS = ("rows", "plain_rows")
 
 Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows, ...)
 Vary = Callable[[RowNumbers, np.random.Generator], RowNumbers]
@@ -104,6 +105,16 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
         """(x, y) of the row numbers `index` (rows,). Traced into compiled programs: no branch on a value."""
         return store["x"].index_select(0, index), store["y"].index_select(0, index)
+
+    def plain_rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of row numbers that `vary` has not touched, as tests have; for data that then have less to do."""
+        return self.rows(store, index)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        first = {name: next(k for k, kind in enumerate(cls.__mro__) if name in vars(kind)) for name in _GATHERS}
+        if first["rows"] < first["plain_rows"]:  # a class that overrides `rows` alone means both
+            cls.plain_rows = FederatedDataModule.plain_rows  # type: ignore[method-assign]
 
     def labels(self, store: Store, index: Tensor) -> Tensor:
         """y of the row numbers `index`, without their x."""

@@ -14,9 +14,10 @@ from torch.func import functional_call
 from fedlit.client import Client
 from fedlit.engines.base import Engine, Rows
 from fedlit.engines.compiler import missing_compiler, missing_convolution
-from fedlit.engines.cost import COUNTED_ROWS, Work, compile_step_s, step_flop
+from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
 from fedlit.engines.device import Accelerator, Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.forward import CompiledForward, Forward
 from fedlit.engines.lanes import NativeEngine, missing_lanes
 from fedlit.engines.probe import convolutions, reads_padding, reads_values
 from fedlit.engines.program import Compiles, mixes_rows
@@ -25,15 +26,20 @@ from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
 from fedlit.errors import ResumeError, require
 from fedlit.mistakes import ValueReadError
 from fedlit.params import clone
+from fedlit.ranks import Ranks
 from fedlit.words import counted
 
 log = logging.getLogger("fedlit")
 
 EngineName = Literal["auto", "sequential", "vectorized"]
 Convolving = Literal["torch", "direct"]
+Evaluation = Literal["eager", "compiled"]
 
 COMPILE_PAYS_S = 12.0
 """Estimated seconds of the sequential engine above which compiling (about 10 s the first time) pays."""
+MEASURING_PAYS_S = 8.0
+"""Estimated seconds of a run's eager evaluation in one thread above which compiling it pays (about 7 s the first time,
+1 s from the cache)."""
 THREADED_FLOP = 1e8
 """Operations of a step from which threads inside one operation help; below, they only wait for each other."""
 SMALL_NET = 20_000
@@ -66,6 +72,9 @@ class Choice:
     """Whose convolutions the compiled program has."""
     compiles: Compiles = "loop"
     """What a compiled program is: the loop over a client's steps, or one step."""
+    evaluation: Evaluation = "eager"
+    """How models are measured."""
+    evaluation_why: str = "as it was when this run began"
 
     def line(self) -> str:
         """One line for the user."""
@@ -123,7 +132,8 @@ class Room:
         """One line for the user: how many threads are used, how many may be, and who says so."""
         training = choice.workers if choice.compiled else choice.threads
         most, source = self._allowed
-        used = f"threads: {training} in training, {choice.evaluation_threads} in evaluation"
+        form = " (compiled)" if choice.evaluation == "compiled" else ""
+        used = f"threads: {training} in training, {choice.evaluation_threads} in evaluation{form}"
         return f"{used}; at most {most} ({source}, trainer.threads changes it)" if most > 1 else f"{used} ({source})"
 
 
@@ -137,13 +147,15 @@ def choose(
     *,
     shares: Mapping[str, float] | None = None,
     evaluated_rows: int = 0,
+    measured_rows: int = 0,
     room: Room | None = None,
     device: Device | None = None,
 ) -> Choice:
     """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape.
 
     `shares` are the steps that a phase takes by its `work_method`, as a share of the planned ones (all unless given),
-    `evaluated_rows` the rows of a pass when models are measured, `device` is where Lightning has put the net.
+    `evaluated_rows` the rows of a pass when models are measured, `measured_rows` all that are passed so in the run,
+    `device` is where Lightning has put the net.
     """
     flop, room, device = step_flop(client, sample), room or Room(), device or Device()
     evaluation = _threads(flop / client.batch_size * evaluated_rows, room)
@@ -151,7 +163,19 @@ def choose(
     device = _decided(request, device, flop, part)
     work = Work(client, planned, part, rounds, sample, flop, device, shares or {}, _threads(flop, room))
     chosen = _on_gpu(request, work) if device.name == "gpu" else _engine(request, work, room)
-    return replace(chosen, evaluation_threads=evaluation, processes=room.processes, accelerator=device.name)
+    chosen = replace(chosen, evaluation_threads=evaluation, processes=room.processes, accelerator=device.name)
+    not_compiled, why = _eager_evaluation(chosen, flop / PASSES / client.batch_size * measured_rows / room.processes)
+    return replace(chosen, evaluation="eager" if not_compiled else "compiled", evaluation_why=why)
+
+
+def _eager_evaluation(chosen: Choice, flop: float) -> tuple[bool, str]:
+    """Whether models are measured eagerly in a run that measures with so many operations; and why."""
+    seconds = flop / FLOP_S
+    if chosen.convolution != "direct":
+        return True, "the gain is in direct convolutions, which the training does not have"
+    if seconds < MEASURING_PAYS_S:
+        return True, f"about {seconds:.0f} s in the run: compiling would not pay"
+    return False, f"about {seconds:.0f} s in the run eagerly"
 
 
 def _decided(request: Request, device: Device, flop: float, clients: int) -> Device:
@@ -283,6 +307,13 @@ def make_engine(choice: Choice, seed: int, rows: Rows, device: Device | None = N
         )
         engine = kind(seed, rows, compiled=choice.compiled, direct_convolution=direct, compiles=choice.compiles, **form)
     return on_device(engine, device or Device())
+
+
+def make_forward(choice: Choice, client: Client, rows: Rows, device: Device, ranks: Ranks) -> Forward:
+    """What measures models, by a choice."""
+    if choice.evaluation == "compiled" and device.is_plain:
+        return CompiledForward(client, rows, choice.evaluation_threads, ranks)
+    return Forward(client, rows, device, ranks)
 
 
 def not_vectorizable(client: Client, sample: Tensor) -> str | None:

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -178,9 +179,12 @@ void gather_channels(const Gather<T>& g, int64_t row, const Span& span, const in
 template <typename T, int64_t bytes>
 void gather(const Gather<T>& g) {
   const auto spans = spans_of(g.columns);
+  std::vector<std::vector<int64_t>> all_starts;
+  for (const Span& span : spans) all_starts.push_back(vector_starts(span.length * g.samples, Simd<T, bytes>::lanes));
   for (size_t row = 0; row < g.rows.size(); row++)
-    for (const Span& span : spans) {
-      const auto starts = vector_starts(span.length * g.samples, Simd<T, bytes>::lanes);
+    for (size_t s = 0; s < spans.size(); s++) {
+      const Span& span = spans[s];
+      const auto& starts = all_starts[s];
       const int64_t count = starts.size();
       int64_t v = 0;
       for (; count - v == 2 || count - v > 3; v += 2) gather_channels<T, bytes, 2>(g, row, span, &starts[v]);
@@ -325,6 +329,25 @@ inline void turn(const T* column, int64_t step, T* row) { // numbers that lie `s
   for (int64_t m = 0; m < count; m++) row[m] = numbers[m];
 }
 
+// Turns a square of 8 × 8 bytes, a word each row: halves of words change places, then quarters, then bytes.
+inline void turn_square(const uint8_t* in, int64_t in_step, uint8_t* out, int64_t out_step) {
+  constexpr uint64_t masks[] = {0x00000000FFFFFFFF, 0x0000FFFF0000FFFF, 0x00FF00FF00FF00FF};
+  uint64_t words[8];
+  for (int m = 0; m < 8; m++) std::memcpy(&words[m], in + m * in_step, 8);
+#pragma GCC unroll 3
+  for (int step = 0; step < 3; step++) {
+    const int apart = 4 >> step, bits = 32 >> step;
+#pragma GCC unroll 8
+    for (int m = 0; m < 8; m++)
+      if ((m & apart) == 0) {
+        const uint64_t moved = ((words[m] >> bits) ^ words[m + apart]) & masks[step];
+        words[m + apart] ^= moved;
+        words[m] ^= moved << bits;
+      }
+  }
+  for (int m = 0; m < 8; m++) std::memcpy(out + m * out_step, &words[m], 8);
+}
+
 Tensor pack(Tensor x) { // (samples, channels, height, width) -> (channels, height, width, samples)
   const int64_t samples = x.size(0), numbers = x.numel() / samples;
   Tensor out = torch::stable::new_empty(x, {x.size(1), x.size(2), x.size(3), samples});
@@ -339,6 +362,39 @@ Tensor pack(Tensor x) { // (samples, channels, height, width) -> (channels, heig
           for (int64_t j = i; j < i + width; j++) turn<rows>(in + n * numbers + j, numbers, to + j * samples + n);
         else
           for (int64_t j = i; j < numbers; j++) turn<rows>(in + n * numbers + j, numbers, to + j * samples + n);
+  });
+  return out;
+}
+
+Tensor take(Tensor x, Tensor index) { // pictures of bytes with these numbers
+  const int64_t count = index.numel(), numbers = x.numel() / std::max<int64_t>(x.size(0), 1);
+  Tensor out = torch::stable::new_empty(x, {count, x.size(1), x.size(2), x.size(3)});
+  for (int64_t n = 0; n < count; n++) {
+    const int64_t number = read<int64_t>(index)[n];
+    STD_TORCH_CHECK(number >= 0 && number < x.size(0), "a picture is asked for that does not exist");
+    std::copy_n(read<uint8_t>(x) + number * numbers, numbers, write<uint8_t>(out) + n * numbers);
+  }
+  return out;
+}
+
+Tensor pack_bytes(Tensor x, Tensor like) { // as `pack`, of bytes as numbers of the type of `like`
+  const int64_t samples = x.size(0), numbers = x.numel() / samples;
+  Tensor out = torch::stable::new_empty(like, {x.size(1), x.size(2), x.size(3), samples});
+  by_type(like, samples, [&](auto zero, auto) {
+    using T = decltype(zero);
+    const uint8_t* in = read<uint8_t>(x);
+    const auto starts = vector_starts(samples, FEWEST_ROWS);
+    std::vector<uint8_t> turned(64 * samples); // of a cache line; bytes are turned first, since g++ has no vectors for both
+    for (int64_t i = 0; i < numbers; i += 64) {
+      const int64_t width = std::min<int64_t>(64, numbers - i), squares = width / 8 * 8;
+      for (const int64_t n : starts)
+        for (int64_t j = 0; j < squares; j += 8)
+          turn_square(in + n * numbers + i + j, numbers, &turned[j * samples + n], samples);
+      for (int64_t j = squares; j < width; j++)
+        for (int64_t n = 0; n < samples; n++) turned[j * samples + n] = in[n * numbers + i + j];
+      T* to = write<T>(out) + i * samples;
+      for (int64_t k = 0; k < width * samples; k++) to[k] = turned[k];
+    }
   });
   return out;
 }
@@ -418,6 +474,8 @@ Tensor grad_weight(
 
 STABLE_TORCH_LIBRARY_IMPL(fedlit, CPU, library) {
   library.impl("pack", TORCH_BOX(&pack));
+  library.impl("pack_bytes", TORCH_BOX(&pack_bytes));
+  library.impl("take", TORCH_BOX(&take));
   library.impl("forward", TORCH_BOX(&forward));
   library.impl("grad_input", TORCH_BOX(&grad_input));
   library.impl("grad_weight", TORCH_BOX(&grad_weight));

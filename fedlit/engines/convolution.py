@@ -18,6 +18,7 @@ from torch import Tensor
 SOURCE = Path(__file__).with_suffix(".cpp")
 FEWEST_ROWS = 8
 """Rows of a batch that fill a vector of the CPU."""
+_FLOATS = (torch.float32, torch.float64)
 MOST_PRODUCTS = 300
 """Products of one output number (channels × kernel) up to which direct wins or ties; oneDNN wins from 800 on."""
 
@@ -49,6 +50,14 @@ def _packed(x: Tensor) -> Tensor:
     return x.new_empty(x.shape[1:] + x.shape[:1])
 
 
+def _packed_bytes(x: Tensor, like: Tensor) -> Tensor:
+    return like.new_empty(x.shape[1:] + x.shape[:1])
+
+
+def _taken(x: Tensor, index: Tensor) -> Tensor:
+    return x.new_empty(index.shape + x.shape[1:])
+
+
 def _convolved(x: Tensor, weight: Tensor, sy: int, sx: int, py: int, px: int, dy: int, dx: int, groups: int) -> Tensor:
     height = _positions(x.shape[1], weight.shape[2], sy, py, dy)
     return x.new_empty(weight.shape[0], height, _positions(x.shape[2], weight.shape[3], sx, px, dx), x.shape[3])
@@ -72,6 +81,8 @@ _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "forward": (f"(Tensor x, Tensor weight, {_GEOMETRY}) -> Tensor", _convolved),
     "grad_input": (f"(Tensor slope, Tensor weight, int height, int width, {_GEOMETRY}) -> Tensor", _like_input),
     "grad_weight": (f"(Tensor slope, Tensor x, int height, int width, {_GEOMETRY}) -> Tensor", _like_weight),
+    "pack_bytes": ("(Tensor x, Tensor like) -> Tensor", _packed_bytes),
+    "take": ("(Tensor x, Tensor index) -> Tensor", _taken),
 }
 """Arguments of each operator, and an empty tensor of its result's shape."""
 _LIBRARY = torch.library.Library("fedlit", "DEF")  # type: ignore[no-untyped-call]  # torch's
@@ -79,7 +90,7 @@ for _name, (_arguments, _shaped) in _DECLARED.items():
     _LIBRARY.define(_name + _arguments, tags=(torch.Tag.needs_contiguous_strides,))  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"fedlit::{_name}", _shaped, lib=_LIBRARY)
 OPERATORS = tuple(getattr(torch.ops.fedlit, name).default for name in _DECLARED)
-_pack, _forward, _grad_input, _grad_weight = OPERATORS
+_pack, _forward, _grad_input, _grad_weight, _pack_bytes, _take = OPERATORS
 
 
 # ---- torch's operators by these --------------------------------------------------------------------------------------
@@ -99,7 +110,7 @@ def _outermost(x: Tensor) -> Tensor:
 
 def _computes(x: Tensor, transposed: bool) -> bool:
     """Whether the operators can do it at all; whether they should was decided for the whole net."""
-    return x.dim() == 4 and not transposed and len(x) >= FEWEST_ROWS and x.dtype in (torch.float32, torch.float64)
+    return x.dim() == 4 and not transposed and len(x) >= FEWEST_ROWS and x.dtype in _FLOATS
 
 
 def convolution(
@@ -248,11 +259,28 @@ def _can_be_viewed(x: Tensor, shape: Sequence[int]) -> bool:
     return True
 
 
+def index_select(x: Tensor, dim: int, index: Tensor) -> Any:
+    """aten.index_select of pictures that are bytes. Inductor works their numbers out again for every 8 pixels."""
+    if x.dim() != 4 or x.dtype != torch.uint8 or dim != 0 or index.dim() != 1 or index.dtype != torch.int64:
+        return NotImplemented
+    return _take(x, index)
+
+
+def to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -> Any:
+    """aten._to_copy of pictures that are bytes, into the layout of convolutions. Inductor's way through the stack
+    takes longer than half of LeNet's first convolution, with `pack` after it."""
+    if x.dim() != 4 or x.dtype != torch.uint8 or len(x) < FEWEST_ROWS or dtype not in _FLOATS or any(rest.values()):
+        return NotImplemented
+    return _outermost(_pack_bytes(x, torch.empty(0, dtype=dtype)))
+
+
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.convolution.default: convolution,
     torch.ops.aten.convolution_backward.default: convolution_backward,
     torch.ops.aten.max_pool2d_with_indices.default: max_pool,
     torch.ops.aten.max_pool2d_with_indices_backward.default: max_pool_backward,
     torch.ops.aten.view.default: view,
+    torch.ops.aten.index_select.default: index_select,
+    torch.ops.aten._to_copy.default: to_copy,
 }
 """What replaces torch's operators while a program is traced; NotImplemented leaves torch's own."""

@@ -22,6 +22,8 @@ CALL_S, COMPILED_GAIN = 1.5e-4, 1.15
 """Of a step that is compiled by itself: what a call costs, and how much faster a thread then computes."""
 COMPILE_S, LAYER_S = 12.0, 1.3
 """Seconds that such a step takes to compile the first time, and for each of its layers: about 60 for ResNet-20."""
+PASSES = 3.0
+"""Forward passes that a step's forward and backward pass are worth."""
 COUNTED_ROWS = 1024
 """Rows of a batch on which operations are counted, at most: more only cost memory."""
 
@@ -96,7 +98,7 @@ def step_flop(client: Client, sample: Tensor) -> float:
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
         client.net(batch)
     client.net.train(training)
-    return 3.0 * float(counter.get_total_flops()) * (client.batch_size / rows)
+    return PASSES * float(counter.get_total_flops()) * (client.batch_size / rows)
 
 
 def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:

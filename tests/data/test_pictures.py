@@ -129,6 +129,13 @@ def test_augmentation_changes_training_and_not_evaluation() -> None:
 # ---- corruption ------------------------------------------------------------------------------------------------------
 
 
+def test_rows_without_a_view_are_gathered_the_same_without_the_augmentation() -> None:
+    data = ready(augment="crop_flip")
+    index = data.global_test
+    for found, expected in zip(data.plain_rows(data.store, index), data.rows(data.store, index), strict=True):
+        assert torch.equal(found, expected)
+
+
 def test_only_training_labels_are_flipped_and_the_kind_is_the_group() -> None:
     clean, data = ready(), ready(corruption=LabelFlip(exactly=2))
     assert data.groups == ["flipped", "flipped", "clean", "clean"]

@@ -273,6 +273,26 @@ def test_what_feeds_an_operator_is_not_stored_before_it_also_in_a_second_program
     assert_close(compiled(*args)[0], weight_step(*args)[0])
 
 
+@pytest.mark.parametrize("dtype", list(ALLOWED), ids=str)
+@pytest.mark.parametrize("shape", [(64, 3, 32, 32), (9, 2, 5, 3), (8, 1, 1, 1), (33, 3, 7, 9)], ids=str)
+def test_pictures_of_bytes_become_the_same_numbers(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def gathered(x: Tensor, index: Tensor) -> Tensor:
+        return x.index_select(0, index).to(dtype) * 2
+
+    x = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    index = torch.arange(2 * len(x)) % len(x)
+    traced = make_fx(gathered, tracing_mode="fake", decomposition_table=DECOMPOSITIONS)(x, index)
+    called = {node.target for node in traced.graph.nodes}
+    assert {torch.ops.fedlit.take.default, torch.ops.fedlit.pack_bytes.default} <= called
+    assert torch.equal(traced(x, index), gathered(x, index))
+
+
+@pytest.mark.parametrize("number", [-1, 12])
+def test_a_picture_that_does_not_exist_is_an_error(number: int) -> None:
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch.ops.fedlit.take(torch.zeros(12, 1, 2, 2, dtype=torch.uint8), torch.tensor([number]))
+
+
 # ---- which nets ------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,227 @@
+"""Passes of the net without training, for evaluation: the losses of rows, and what measures add up, of many models.
+
+The work is a sequence of models, each with row numbers. What is found of a row depends on its model and on the rows of
+its own piece alone, never on who is measured beside it: a resumed run measures other users together and must find the
+same bits.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedlit.client import Client
+from fedlit.engines.base import Rows, Store
+from fedlit.engines.compiler import compile_program
+from fedlit.engines.device import Device
+from fedlit.engines.vectorized import one_thread
+from fedlit.params import Params
+from fedlit.ranks import Ranks
+
+log = logging.getLogger("fedlit")
+
+CHUNK = 1024
+"""Rows of a pass: 40,000 rows of LeNet took 3.1 s at 256 and 5.5 s at 4,096; dense nets do not mind."""
+COMPILED_ROWS = 64
+"""Rows of a compiled pass: what LeNet computes of them fits into a core's cache, and a call costs little beside it."""
+HELD_BYTES = 64e6
+"""Of models that are put together at once, and may have been read from a disk."""
+
+Models = Iterable[tuple[Mapping[str, Tensor], Tensor]]
+"""Models, each with the numbers of the rows that it is measured on; put together as they are asked for."""
+
+
+class Piece(NamedTuple):
+    """A model and at most CHUNK of its rows: what its results may depend on."""
+
+    model: Mapping[str, Tensor]
+    rows: Tensor
+
+
+class Forward:
+    """The eager form. Rows of several models are gathered and scored together; the net passes each model's alone.
+
+    Args:
+        client: gives the net, the losses and the measures.
+        rows: the data's gather function.
+        device: where the net computes, and in which numbers.
+        ranks: the processes of the run, which get a sign after every group.
+    """
+
+    def __init__(self, client: Client, rows: Rows, device: Device | None = None, ranks: Ranks | None = None) -> None:
+        self.client, self.rows = client, rows
+        self.device, self.ranks = device or Device(), ranks or Ranks()
+        self.most_rows = CHUNK
+        """Rows that are gathered at once."""
+
+    def __call__(self, store: Store, models: Models) -> Params:
+        """(rows,) losses and (rows, k) what measures add up, of all models one after the other. The net must be in
+        evaluation mode."""
+        store = self.device.store(store)
+        parts = []
+        sent = ((self.device.sent(model), rows) for model, rows in models)
+        for pieces in grouped(sent, self.most_rows):  # not in inference mode: a model may be adapted on the way
+            with torch.inference_mode(), self.device.computing():
+                parts.append(self.scores(store, pieces))
+            self.ranks.pulse()
+        return self.device.home({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+    def scores(self, store: Store, pieces: Sequence[Piece]) -> Params:
+        """Of one group."""
+        x, y = self.rows(store, self.device.put(torch.cat([piece.rows for piece in pieces])))
+        if len(pieces) == 1:
+            return self.client.score(pieces[0].model, x, y)
+        # Copies: what a product gives may depend on where its numbers lie in memory, so on the pieces before it.
+        parts = [part.clone() for part in torch.split(x, [len(piece.rows) for piece in pieces])]
+        outputs = [self.client.output(piece.model, own) for piece, own in zip(pieces, parts, strict=True)]
+        return self.client.scored(torch.cat(outputs), y)
+
+
+def grouped(models: Models, most_rows: int) -> Iterator[list[Piece]]:
+    """Pieces of models, put together to groups of so many rows and HELD_BYTES at most; each has one piece or more."""
+    group: list[Piece] = []
+    count = held = 0
+    for model, rows in models:
+        size = sum(value.nbytes for value in model.values())
+        if group and held + size > HELD_BYTES:
+            yield group
+            group, count, held = [], 0, 0
+        held += size
+        for part in torch.split(rows, CHUNK):
+            if group and count + len(part) > most_rows:
+                yield group
+                group, count, held = [], 0, size
+            group.append(Piece(model, part))
+            count += len(part)
+    if group:
+        yield group
+
+
+class CompiledForward(Forward):
+    """The compiled form: passes of COMPILED_ROWS rows, called by several threads; the entry releases the GIL.
+
+    The last pass of a piece is filled up with a row of its own, whose result is left out. Which thread makes a pass
+    changes no bit. It is compiled when it is first asked for. What cannot be compiled stays eager, and `why_not` says
+    why.
+
+    Args:
+        client: gives the net, the losses and the measures.
+        rows: the data's gather function; runs inside the program.
+        threads: that call it.
+        ranks: the processes of the run.
+        direct_convolution: whether it has fedlit's convolutions instead of torch's.
+    """
+
+    def __init__(
+        self, client: Client, rows: Rows, threads: int, ranks: Ranks | None = None, *, direct_convolution: bool = True
+    ) -> None:
+        super().__init__(client, rows, ranks=ranks)
+        self.threads, self.direct_convolution = threads, direct_convolution
+        self.most_rows = 16 * CHUNK  # threads wait for each other at a group's end, and rows are not gathered here
+        self.why_not: str | None = None
+        """Why it is not compiled; None where it is, or was not asked for yet."""
+        self._program: Program | None = None
+        self._pool = ThreadPoolExecutor(max(1, threads - 1), "fedlit-forward", torch.set_num_threads, (1,))
+
+    def __call__(self, store: Store, models: Models) -> Params:
+        """In one thread, but for the passes: torch's own would stay awake between them and take their cores."""
+        with one_thread():
+            return super().__call__(store, models)
+
+    def scores(self, store: Store, pieces: Sequence[Piece]) -> Params:
+        """Of one group."""
+        filled = [piece for piece in pieces if len(piece.rows)]
+        program = self._ready(store, filled[0].model) if filled else None
+        if program is None or not all(program.fits(piece.model, store) for piece in filled):
+            return super().scores(store, pieces)
+        models = {id(piece.model): program.inputs(piece.model) for piece in filled}
+        calls = [(models[id(piece.model)], part) for piece in filled for part in torch.split(piece.rows, COMPILED_ROWS)]
+        found: list[Sequence[Tensor]] = [()] * len(calls)
+        waiting = iter(enumerate(calls))
+
+        def work(pulse: Callable[[], None]) -> None:
+            own = program.held(store)
+            for number, (model, rows) in waiting:
+                found[number] = program(model, own, rows)
+                pulse()
+
+        self._in_threads(work, waiting)
+        return {name: torch.cat(parts) for name, parts in zip(program.names, zip(*found, strict=True), strict=True)}
+
+    def _in_threads(self, work: Callable[[Callable[[], None]], None], waiting: Iterator[Any]) -> None:
+        """All threads take from what is waiting; the calling thread too, which gives the signs."""
+        jobs = [self._pool.submit(work, lambda: None) for _ in range(self.threads - 1)]
+        try:
+            work(self.ranks.pulse)
+        finally:
+            for _ in waiting:  # where this thread failed or was stopped, the others find nothing more to do
+                pass
+            wait(jobs)
+        for job in jobs:
+            job.result()
+
+    def _ready(self, store: Store, model: Mapping[str, Tensor]) -> "Program | None":
+        if self._program is None and self.why_not is None:
+            log.info("compiling the evaluation, once: about 10 s")
+            try:
+                with self.ranks.resting():
+                    self._program = Program(self.client, self.rows, model, store, self.direct_convolution)
+            except Exception as error:  # whatever a net, a loss or a measure may do that cannot be traced
+                self.why_not = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+                log.info(f"The evaluation is not compiled ({self.why_not}). It takes longer and finds the same.")
+        return self._program
+
+
+class Program:
+    """One compiled pass, for tensors like these of a model and a data set."""
+
+    def __init__(
+        self, client: Client, rows: Rows, model: Mapping[str, Tensor], store: Store, direct_convolution: bool
+    ) -> None:
+        self.tensors, self.stored = list(model), list(store)
+        self.names: list[str] = []
+        self._like = self._shapes(model, store)
+
+        def program(*args: Tensor) -> tuple[Tensor, ...]:
+            *held, index = args
+            count = len(self.tensors)
+            own, data = dict(zip(self.tensors, held, strict=False)), dict(zip(self.stored, held[count:], strict=True))
+            scored = client.score(own, *rows(data, index))
+            self.names = list(scored)
+            return tuple(scored.values())
+
+        index = torch.zeros(COMPILED_ROWS, dtype=torch.int64)
+        # Not in inference mode: the tracer's tensors would be of another kind.
+        with torch.inference_mode(False), torch.no_grad():
+            examples = [value.clone() for value in self.inputs(model)]
+            self._compiled = compile_program(
+                program, [*examples, *self.held(store), index], direct_convolution=direct_convolution
+            )
+
+    def _shapes(self, model: Mapping[str, Tensor], store: Store) -> list[Any]:
+        own = [(name, value.shape, value.dtype) for name, value in model.items()]
+        return own + [(name, value.shape, value.dtype, value.stride()) for name, value in store.items()]
+
+    def fits(self, model: Mapping[str, Tensor], store: Store) -> bool:
+        """Whether it was compiled for tensors like these."""
+        return self._shapes(model, store) == self._like
+
+    def inputs(self, model: Mapping[str, Tensor]) -> list[Tensor]:
+        """A model as copies that lie alike in memory, wherever it was kept: a product's bits may depend on it."""
+        return [model[name].detach().clone(memory_format=torch.contiguous_format) for name in self.tensors]
+
+    def held(self, store: Store) -> list[Tensor]:
+        """The data under tensor objects of their own: threads that share one fight over its reference count."""
+        return [store[name].detach() for name in self.stored]
+
+    def __call__(self, model: Sequence[Tensor], store: Sequence[Tensor], rows: Tensor) -> Sequence[Tensor]:
+        """Of at most COMPILED_ROWS rows."""
+        missing = COMPILED_ROWS - len(rows)
+        if missing == 0:
+            found: Sequence[Tensor] = self._compiled(*model, *store, rows)
+            return found
+        filled = torch.cat([rows, rows[:1].expand(missing)])
+        return [part[: len(rows)] for part in self._compiled(*model, *store, filled)]
