@@ -31,6 +31,7 @@ from fedlit.loop import FederatedLoop
 from fedlit.models import Softmax
 from fedlit.step import Batch
 from fedlit.trainer import FederatedTrainer
+from tests.kinds import slow_but
 from tests.pretended_gpu import CUDA, PretendedGpu, machine_with, pretended_gpu
 
 ROUNDS = 2
@@ -77,11 +78,10 @@ def on_gpu(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch, client: Client, *
 
 ONE_BY_ONE = ("FedBC", "SCAFFOLD I", "Ditto", "Per-FedAvg, exact", "pFedMe", "FedBCD-I", "FedProx + FedAdam + Exp-α")
 """Steps of every kind; a step is the same code in both engines, and a GPU takes the vectorized one unless told."""
-EVERY = [
-    pytest.param(name, engine, marks=() if engine == "vectorized" or name in ONE_BY_ONE else pytest.mark.slow)
-    for name in ENTRIES
-    for engine in ENGINES
-]
+OF_THE_HOST = ("Exp-α", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad")
+"""FedAvg on the device: what they add is the server's, which stays on the host."""
+QUICK = [*((name, "sequential") for name in ONE_BY_ONE), *((n, "vectorized") for n in ENTRIES if n not in OF_THE_HOST)]
+EVERY = slow_but(QUICK, [(name, engine) for name in ENTRIES for engine in ENGINES])
 
 
 @pytest.mark.usefixtures("few_inner_steps")
@@ -356,7 +356,7 @@ def z(trainer: FederatedTrainer) -> Tensor:
     return torch.cat([value.double().flatten() for value in trainer.loop.server.model.values()])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", slow_but(["vectorized"], ENGINES))  # test_engines_agree_in_sixteen_bits
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("maker", MAKERS)
 def test_sixteen_bits_train_near_single_precision_and_not_in_it(maker: str, precision: str, engine: str) -> None:
