@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install -q -c constraints.txt
 EDITABLE := --config-settings editable_mode=compat
 SPREAD := -n auto --maxprocesses 4 --dist worksteal --durations 30
 
-.PHONY: help run test test-all check docs install install-test install-docs bench clean
+.PHONY: help run test test-all check lint docs install install-test install-docs bench clean
 
 help: ## list these targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,16 +15,26 @@ help: ## list these targets
 run: install ## train FedBC on generated data; repeat it to resume
 	$(BIN)/fedlit fit --config synthetic_fedbc.yaml --resume
 
-test: check ## ruff, mypy and the tests, as many at a time as there are cores (four at most)
-	$(BIN)/python -m pytest -q -m "not slow" $(SPREAD)
+test: lint ## ruff, mypy and the tests, as many at a time as there are cores (four at most)
+	@$(call with_types,$(BIN)/python -m pytest -q -m "not slow" $(SPREAD))
 
-test-all: check ## also the slow tests
-	$(BIN)/python -m pytest -q $(SPREAD)
+test-all: lint ## also the slow tests
+	@$(call with_types,$(BIN)/python -m pytest -q $(SPREAD))
 
-check: install-test ## ruff and mypy
+check: lint ## ruff and mypy
+	$(BIN)/mypy
+
+lint: install-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+
+# mypy has one thread: it runs beside the tests and is heard after them. Either fails the target.
+define with_types
+$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & types=$$!; \
+	echo '$(1)'; $(1); tests=$$?; \
+	wait $$types; typed=$$?; echo mypy; cat $(VENV)/mypy.txt; \
+	[ $$tests = 0 ] && [ $$typed = 0 ]
+endef
 
 docs: install-docs ## the site, from docs/ into build/docs; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs

@@ -20,6 +20,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
+from fedlit import summary
 from fedlit.algorithms import pfedme
 from fedlit.cli import main
 from fedlit.data.picture import draw_partition
@@ -48,6 +49,9 @@ NOT_DRAWN = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 )
 """A PNG of one pixel."""
+
+DRAWING = ("fedlit.trainer.draw_partition", "fedlit.commands.data.draw_partition")
+"""Who draws partitions."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,8 @@ def call(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Call:
 @pytest.fixture
 def partition_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user has it."""
-    monkeypatch.setattr("fedlit.trainer.draw_partition", draw_partition)
+    for place in DRAWING:
+        monkeypatch.setattr(place, draw_partition)
 
 
 @pytest.fixture
@@ -167,10 +172,20 @@ def installed_packages_are_listed_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def commit_and_versions_are_asked_once() -> Iterator[None]:
+    """Every summary of a run holds them; git is a process of its own, and each version is read from a file."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("git_commit", "versions"):
+            patch.setattr(f"fedlit.outcome.{name}", cache(getattr(summary, name)))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def partitions_are_not_drawn() -> Iterator[None]:
     """A run's folder holds a drawing of its partition, which takes longer than a small run: one pixel must do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedlit.trainer.draw_partition", lambda described, path: path.write_bytes(NOT_DRAWN))
+        for place in DRAWING:
+            patch.setattr(place, lambda described, path: path.write_bytes(NOT_DRAWN))
         yield
 
 

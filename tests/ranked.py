@@ -1,12 +1,9 @@
-"""What tests let several processes play: `python -m tests.ranked GAME RANKS FOLDER`.
-
-Starting them costs seconds, so one start plays many runs. Every rank leaves what it found in the folder.
-"""
+"""What tests let several processes play. One start plays many runs, and every rank leaves what it found."""
 
 import fedlit as fedlit  # isort: skip  # first: it lets Lightning be imported beside a CPU-only torch
 
+import os
 import signal
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -210,12 +207,16 @@ GAMES: dict[str, Callable[[int, Path], Found]] = {
 }
 
 
-def main() -> None:
-    """Play, and leave what was found under this rank's number."""
-    game, ranks, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-    result = GAMES[game](ranks, folder)
-    torch.save(result, folder / f"{game}-{rank_zero_only.rank}-of-{ranks}.pt")
-
-
-if __name__ == "__main__":
-    main()
+def play(game: str, ranks: int, rank: int, folder: Path, environment: dict[str, str], said: Path) -> None:
+    """One rank of a game, in a process of its own with the environment that torchrun gives it."""
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
+    os.environ.clear()
+    os.environ.update(
+        environment | {name: str(value) for name, value in places.items()} | {"TORCHELASTIC_RUN_ID": "none"}
+    )
+    with said.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    rank_zero_only.rank = rank  # read from the environment when it was imported, before the fork
+    torch.set_num_threads(1)
+    torch.save(GAMES[game](ranks, folder), folder / f"{game}-{rank}-of-{ranks}.pt")

@@ -15,6 +15,7 @@ from fedlit.server.optimizers import SGD
 from fedlit.server.server import Server
 from fedlit.states import ClientStates
 from tests.algorithms.test_oracles import Problem
+from tests.kinds import slow_but
 from tests.problems import run, tiny_net
 from tests.test_clouds import ACTIVE, CLOCK, client_of, theta
 
@@ -120,7 +121,7 @@ def renamed(matrix: np.ndarray) -> np.ndarray:
     return other
 
 
-@pytest.mark.parametrize("algorithm", ["fedbcd", "fedbcd_i", "fedavg"])
+@pytest.mark.parametrize("algorithm", slow_but(["fedbcd_i"], ["fedbcd", "fedbcd_i", "fedavg"]))
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -29,6 +29,7 @@ from fedlit import (
     QuotaSampler,
     RandomPairs,
     Ring,
+    Scaffold,
     ServerCallback,
     Trace,
 )
@@ -244,6 +245,20 @@ def test_a_cloud_is_resumed_to_the_same_bits_with_its_clock(tmp_path: Path, prot
         assert all(torch.equal(value, other["model"][name]) for name, value in one["model"].items())
     rows, again = (trainer.loop.states.state_dict()["rows"] for trainer in (whole, resumed))
     assert all(torch.equal(value, again[name]) for name, value in rows.items())
+
+
+def test_a_resumed_cloud_has_what_each_servers_callbacks_keep(tmp_path: Path) -> None:
+    """SCAFFOLD: each server has a control variate of its own."""
+    data = Problem(SIZES).data
+
+    def fitted(folder: Path | None, rounds: int, **options: Any) -> FederatedTrainer:
+        return cloud_run(data, folder, rounds, client=Scaffold(tiny_net(), lr=0.05, batch_size=4), **options)
+
+    whole = fitted(None, 4)
+    fitted(tmp_path, 2)
+    resumed = fitted(tmp_path, 4, resume=True)
+    for one, other in zip(whole.loop.federation.servers, resumed.loop.federation.servers, strict=True):
+        assert all(torch.equal(value, other.model[name]) for name, value in one.model.items())
 
 
 def test_time_and_consensus_are_measured() -> None:

@@ -9,6 +9,7 @@ import yaml
 
 from fedlit.data import pictures
 from tests.conftest import SHIPPED, Call
+from tests.kinds import slow_but
 from tests.real_files import Real
 
 FILES = {
@@ -58,7 +59,19 @@ def pictures_are_read_once() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("path", ON_FILES, ids=lambda path: path.stem)
+TRAINED = (
+    *("cifar_cloud_async_fedbcd", "cifar_cloud_sync_fedprox", "cifar_fedavg", "cifar_fedbc", "cifar_flip_expalpha"),
+    *("cifar_imbalance_expalpha_fedavgm", "mnist_centralized", "mnist_cloud_async_fedbcdi", "mnist_cloud_sync_fedavg"),
+    *("mnist_ditto", "mnist_fedavg_aspg", "mnist_fedbc", "mnist_fedbcd", "mnist_fedbcdi", "mnist_feddyn"),
+    *("mnist_fedfor", "mnist_fedprox", "mnist_perfedavg_pfedme", "mnist_perfedbc", "mnist_pfedme", "mnist_qfedavg"),
+    *("cifar100_fedavg", "fashion_fedbc", "femnist_fedavg"),
+    *("mnist_scaffold", "digits_fedbn", "digits_fedbc", "office_fedbc", "shakespeare_fedprox", "shakespeare_scaffold"),
+)
+"""Every data set, algorithm, kind of partition and cloud. The others are parsed, and trained where slow tests are."""
+BY_NAME = {path.stem: path for path in ON_FILES}
+
+
+@pytest.mark.parametrize("path", slow_but([BY_NAME[name] for name in TRAINED], ON_FILES), ids=lambda path: path.stem)
 def test_a_config_trains_a_round_on_the_real_files(path: Path, call: Call, real: Real, tmp_path: Path) -> None:
     root = root_of(data_of(path), real, tmp_path)
     answer = call(f"fit --config {path.name} --data.root {root} {shorter(path)} --run run")

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlit import MLP, Batch, Client, FedBC, FedProx, LeNet, ServerCallback, Softmax
+from fedlit import MLP, Batch, Client, FedAvg, FedBC, FedProx, LeNet, ServerCallback, Softmax
 from fedlit.commands.conformance import add_arguments, asked_for, table_lines
 from fedlit.conformance import Measured, checks
 from fedlit.conformance.entries import ENTRIES
-from fedlit.conformance.problem import Problem
+from fedlit.conformance.problem import LOCAL, Problem, trained
 from fedlit.errors import ConfigError
 from fedlit.states import StateSpec
 from tests.conftest import Call
@@ -29,35 +30,44 @@ QUICK = [
 """Those that compile nothing; a run that is resumed to the same bits proves that the same seed gives the same bits."""
 
 
+FEW_STEPS = Problem(local=LOCAL | {"batch_size": 8})
+"""Two to six steps a client, the last one ragged."""
+
+
 @pytest.fixture
 def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of these checks compares with the same run, which is made once."""
-    new, trained = checks.new, checks.trained
-    clients: list[Client] = []
-    references: dict[tuple[str, ...], Any] = {}
+    """All of these checks compare with the same run, which is made once, by the one that watches it."""
+    trained = checks.trained
+    references: list[Any] = []
 
-    def noted(*args: Any) -> Client:
-        clients.append(new(*args))
-        return clients[-1]
+    def once(client: Client, problem: Problem, **options: Any) -> Any:
+        if is_plain(client, options):
+            return plain_averaging()
+        if references and not options.keys() & {"rounds", "callbacks", "sampler"}:
+            return references[0]
+        references.append(trained(client, problem, **options))
+        return references[-1]
 
-    def once(client: Client, *args: Any, **options: Any) -> Any:
-        if not any(client is one for one in clients) or options.keys() & {"rounds", "callbacks", "sampler"}:
-            return trained(client, *args, **options)
-        key = tuple(options)
-        if key not in references:
-            references[key] = trained(client, *args, **options)
-        return references[key]
-
-    monkeypatch.setattr(checks, "new", noted)
     monkeypatch.setattr(checks, "trained", once)
+
+
+def is_plain(client: Client, options: dict[str, Any]) -> bool:
+    """Whether it is what every algorithm must differ from, as it is."""
+    return type(client) is FedAvg and not options and not client.own_tensors
+
+
+@cache
+def plain_averaging() -> Any:
+    """Nobody changes it."""
+    return trained(FedAvg(FEW_STEPS.net(), **FEW_STEPS.local), FEW_STEPS)
 
 
 @pytest.mark.usefixtures("few_inner_steps", "one_reference")
 @pytest.mark.parametrize("name", ENTRIES)
 def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
     entry = ENTRIES[name]
-    found = [one(entry.make, dict(entry.trainer)) for one in QUICK]
-    found += checks.cohort_is_respected(entry.make, dict(entry.trainer))
+    found = checks.cohort_is_respected(entry.make, dict(entry.trainer), FEW_STEPS)
+    found += [one(entry.make, dict(entry.trainer), FEW_STEPS) for one in QUICK]
     assert [one for one in found if not one.passed] == []
 
 
@@ -141,6 +151,22 @@ def test_the_command_checks_one_algorithm_and_writes_what_it_measured(
     found = json.loads(Path("found.json").read_text())["FedProx"]
     assert {one["check"] for one in found} >= {"engines agree", "resumes exactly", "differs from FedAvg"}
     assert "| FedProx |" in Path("found.md").read_text()
+
+
+def test_a_pipe_gets_the_table_and_stderr_a_line_for_each_algorithm(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretended(make: Any, *_: Any) -> list[Measured]:
+        return [Measured(f"check {k}", make is not FedBC or k != 2, 0.0, "= 0") for k in range(checks.FIGURES)]
+
+    monkeypatch.setattr("fedlit.commands.conformance.figures", pretended)
+    answer = call("conformance --algorithm FedProx --algorithm fedlit.FedBC")
+    assert answer.code == 1
+    assert answer.err.splitlines() == [
+        "checked 1 of 2: FedProx, all checks passed",
+        "checked 2 of 2: fedlit.FedBC, failed: check 2",
+    ]
+    assert answer.out.startswith("| algorithm |")
 
 
 @pytest.mark.parametrize(

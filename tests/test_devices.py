@@ -18,7 +18,7 @@ from fedlit.algorithms.scaffold import Scaffold
 from fedlit.client import Client
 from fedlit.conformance.checks import new
 from fedlit.conformance.entries import ENTRIES
-from fedlit.conformance.problem import LOCAL, everything, largest_gap, tiny_data, tiny_net, trained
+from fedlit.conformance.problem import LOCAL, Problem, everything, largest_gap, tiny_data, tiny_net, trained
 from fedlit.data.rowcode import RowCode, viewed
 from fedlit.data.tensor import TensorData
 from fedlit.engines.base import plan_batches
@@ -31,9 +31,12 @@ from fedlit.loop import FederatedLoop
 from fedlit.models import Softmax
 from fedlit.step import Batch
 from fedlit.trainer import FederatedTrainer
+from tests.kinds import slow_but
 from tests.pretended_gpu import CUDA, PretendedGpu, machine_with, pretended_gpu
 
 ROUNDS = 2
+FEW_STEPS = Problem(local=LOCAL | {"batch_size": 8})
+"""Two to six steps a client, the last one ragged: an operation on the pretended GPU takes a millisecond."""
 ENGINES = ("sequential", "vectorized")
 
 
@@ -66,7 +69,7 @@ def on_gpu(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch, client: Client, *
         monkeypatch.setattr(engine, "train", counting(engine.train, inside))
     monkeypatch.setattr(FederatedLoop, "advance", counting(FederatedLoop.advance, whole))
     given: dict[str, Any] = {"rounds": ROUNDS, "accelerator": "gpu", "eval_every": ROUNDS}
-    trainer = trained(client, **(given | options))
+    trainer = trained(client, FEW_STEPS, **(given | options))
     return Watched(trainer, sum(inside), whole)
 
 
@@ -75,11 +78,10 @@ def on_gpu(gpu: PretendedGpu, monkeypatch: pytest.MonkeyPatch, client: Client, *
 
 ONE_BY_ONE = ("FedBC", "SCAFFOLD I", "Ditto", "Per-FedAvg, exact", "pFedMe", "FedBCD-I", "FedProx + FedAdam + Exp-α")
 """Steps of every kind; a step is the same code in both engines, and a GPU takes the vectorized one unless told."""
-EVERY = [
-    pytest.param(name, engine, marks=() if engine == "vectorized" or name in ONE_BY_ONE else pytest.mark.slow)
-    for name in ENTRIES
-    for engine in ENGINES
-]
+OF_THE_HOST = ("Exp-α", "FedAvgM", "FedAdam", "FedYogi", "FedAdagrad")
+"""FedAvg on the device: what they add is the server's, which stays on the host."""
+QUICK = [*((name, "sequential") for name in ONE_BY_ONE), *((n, "vectorized") for n in ENTRIES if n not in OF_THE_HOST)]
+EVERY = slow_but(QUICK, [(name, engine) for name in ENTRIES for engine in ENGINES])
 
 
 @pytest.mark.usefixtures("few_inner_steps")
@@ -88,10 +90,11 @@ def test_whole_rounds_run_on_a_gpu_as_on_a_processor(name: str, engine: str, mon
     """Mixed devices raise; no step waits; numbers and kept rows are a processor's, bit for bit."""
     entry = ENTRIES[name]
     form = {"compiled": False, "lanes": 3} if engine == "vectorized" else {}
-    reference = trained(new(entry.make), rounds=ROUNDS, eval_every=ROUNDS, engine=engine, **form, **entry.trainer)
+    options = {"rounds": ROUNDS, "eval_every": ROUNDS, "engine": engine, **entry.trainer}
+    reference = trained(new(entry.make, FEW_STEPS), FEW_STEPS, **form, **options)
     with pretended_gpu(monkeypatch) as gpu:
-        options = {"engine": engine, "lanes": 3 if engine == "vectorized" else None, **entry.trainer}
-        run = on_gpu(gpu, monkeypatch, new(entry.make), **options)
+        options["lanes"] = 3 if engine == "vectorized" else None
+        run = on_gpu(gpu, monkeypatch, new(entry.make, FEW_STEPS), **options)
         gap = largest_gap(everything(reference), everything(run.trainer))
     print(
         f"\n{name}, {engine}: {gpu.operations} operations on cuda, none mixed; waits in local training: {run.inside}; "
@@ -109,7 +112,7 @@ def test_a_round_waits_once_for_each_local_solve(monkeypatch: pytest.MonkeyPatch
     found = {}
     for name in ("SCAFFOLD II", "Ditto"):
         with pretended_gpu(monkeypatch) as gpu:
-            run = on_gpu(gpu, monkeypatch, new(ENTRIES[name].make), engine="vectorized")
+            run = on_gpu(gpu, monkeypatch, new(ENTRIES[name].make, FEW_STEPS), engine="vectorized")
         monkeypatch.undo()
         found[name] = run.rounds[0]
     assert found == {"SCAFFOLD II": 1, "Ditto": 2}
@@ -353,7 +356,7 @@ def z(trainer: FederatedTrainer) -> Tensor:
     return torch.cat([value.double().flatten() for value in trainer.loop.server.model.values()])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", slow_but(["vectorized"], ENGINES))  # test_engines_agree_in_sixteen_bits
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 @pytest.mark.parametrize("maker", MAKERS)
 def test_sixteen_bits_train_near_single_precision_and_not_in_it(maker: str, precision: str, engine: str) -> None:

@@ -432,7 +432,7 @@ def test_logging_inside_a_local_step_is_refused_with_the_reason(speak: Callable[
 
 FIVE_LINES = """
 from fedlit import FederatedTrainer, FedBC, Synthetic, Softmax
-trainer = FederatedTrainer(rounds=2, clients_per_round=10)
+trainer = FederatedTrainer(rounds=2, clients_per_round=2)
 trainer.fit(FedBC(net=Softmax(60, 10), lr=0.01), datamodule=Synthetic(alpha=0.5, beta=0.5))
 print(trainer.summary)
 """
@@ -440,7 +440,7 @@ print(trainer.summary)
 
 @pytest.fixture(scope="module")
 def five_lines(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
-    """What a user sees who runs the five lines of the documentation (with 2 rounds) as a script."""
+    """What a user sees who runs the five lines of the documentation (with 2 rounds of 2 clients) as a script."""
     folder = tmp_path_factory.mktemp("script")
     return subprocess.run(
         [sys.executable, "-c", FIVE_LINES], capture_output=True, text=True, check=True, timeout=300, cwd=folder

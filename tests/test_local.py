@@ -71,6 +71,7 @@ def test_adam_and_adamw_are_torchs(case: str, engine: str) -> None:
     assert gap(fedlits(kind, options, **ENGINES[engine]), torchs(kind, options)) <= 1e-12
 
 
+@pytest.mark.usefixtures("program")
 def test_compiled_adamw_that_keeps_its_memory_is_torchs() -> None:
     kind, options = CASES["adamw, kept and clipped"]
     compiled = {"engine": "vectorized", "compiled": True, "lanes": 1, "workers": 1}

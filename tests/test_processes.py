@@ -25,7 +25,7 @@ from fedlit.run import read_metrics
 from fedlit.settings import check_alike
 from tests import ranked
 from tests.conftest import TINY
-from tests.forked import forked
+from tests.forked import PROCESSES, Fork, forked
 from tests.problems import tiny_data, tiny_net
 
 ROOT = Path(__file__).parents[1]
@@ -46,11 +46,14 @@ class Slow(FedBC):
 
 
 def play(game: str, ranks: int, folder: Path) -> list[dict[str, Any]]:
-    """What every rank of a game found."""
-    command = [sys.executable, "-m", "tests.ranked", game, str(ranks), str(folder)]
-    answer = subprocess.run(command, cwd=ROOT, env=PLAIN, capture_output=True, text=True, timeout=580)
-    assert answer.returncode == 0, answer.stderr[-3000:]
-    (folder / f"{game}.txt").write_text(answer.stderr)
+    """What every rank of a game found. They start as with torchrun; `lost` and a slow test start from nothing."""
+    said, place = folder / f"{game}.txt", {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    begun = [
+        Fork(PROCESSES.Process(target=ranked.play, args=(game, ranks, rank, folder, PLAIN | place, said)))
+        for rank in range(ranks)
+    ]
+    codes = [one.wait(580) for one in begun]
+    assert codes == [0] * ranks, said.read_text()[-3000:]
     return [torch.load(folder / f"{game}-{rank}-of-{ranks}.pt", weights_only=False) for rank in range(ranks)]
 
 

@@ -4,6 +4,7 @@ import argparse
 import importlib
 import inspect
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -68,9 +69,14 @@ def main(args: argparse.Namespace) -> int:
     console = Console()
     results: Results = {name: [] for name in entries}
     measured = ((name, one) for name, entry in entries.items() for one in figures(entry.make, problem, **entry.trainer))
+    piped = not console.is_terminal
     with quiet():
-        for name, one in track(measured, "checking", FIGURES * len(entries), console=console, transient=True):
+        for name, one in track(
+            measured, "checking", FIGURES * len(entries), console=console, transient=True, disable=piped
+        ):
             results[name].append(one)
+            if piped and len(results[name]) == FIGURES:
+                print(progress_line(name, results), file=sys.stderr, flush=True)
     console.print(as_table(results)) if console.is_terminal else print("\n".join(table_lines(results)))
     if args.json is not None:
         plain = {name: [asdict(measured) for measured in found] for name, found in results.items()}
@@ -83,6 +89,14 @@ def main(args: argparse.Namespace) -> int:
     said = f"{len(failed)} failed: {'; '.join(failed)}" if failed else "all checks passed"
     console.print(f"{counted(len(results), 'algorithm')}: {said}")
     return 1 if failed else 0
+
+
+def progress_line(name: str, results: Results) -> str:
+    """What is said of an algorithm whose checks are over, where no bar can be shown."""
+    done = sum(len(found) == FIGURES for found in results.values())
+    failed = [one.check for one in results[name] if not one.passed]
+    said = f"failed: {', '.join(failed)}" if failed else "all checks passed"
+    return f"checked {done} of {len(results)}: {name}, {said}"
 
 
 def asked_for(args: argparse.Namespace) -> tuple[Problem, dict[str, Entry]]:

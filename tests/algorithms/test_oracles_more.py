@@ -8,6 +8,7 @@ from fedlit import FedAvg, FedBCDI, FederatedTrainer, PerFedBC
 from fedlit.errors import ConfigError
 from fedlit.keys import Purpose, generator
 from tests.algorithms.test_oracles import BATCH, CASES, EPOCHS, PLAIN, RICH, Problem, differences, fitted, gap, trace_of
+from tests.kinds import slow_but
 from tests.oracles import blocks, servers
 from tests.oracles import rounds as oracle
 from tests.problems import run, tiny_net
@@ -98,7 +99,7 @@ COMPILED = ["scaffold", "feddyn", "ditto", "per_fedavg", "pfedme", "per_fedbc", 
 
 
 @pytest.mark.usefixtures("program")
-@pytest.mark.parametrize("name", COMPILED)
+@pytest.mark.parametrize("name", slow_but(["scaffold", "ditto", "per_fedavg", "fedbcd"], COMPILED))
 def test_the_program_of_a_compiled_run_matches_the_trace(name: str) -> None:
     """Ditto has two."""
     found = differences(name, engine="vectorized", compiled=True, lanes=2, workers=2)

@@ -123,6 +123,7 @@ def test_partition_of_data_that_draw_from_the_global_state_is_that_of_the_run(ca
     assert Path("seen/partition.json").read_bytes() == Path("run/partition.json").read_bytes()
 
 
+@pytest.mark.usefixtures("partition_is_drawn")
 def test_picture_is_a_png(call: Call) -> None:
     assert call(f"data {SMALL} --out deep/er").code == 0
     with Image.open("deep/er/partition.png") as picture:

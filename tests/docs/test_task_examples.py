@@ -33,6 +33,7 @@ def lines_of(code: str) -> int:
     return sum(bool(line) and not line.startswith(("import", "from")) for line in code.splitlines())
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 @pytest.mark.parametrize(
     ("heading", "folder", "measures"),
     [

@@ -13,7 +13,8 @@ from fedlit.engines.program import Layout, LocalProgram
 from fedlit.params import Params, clone, with_prefix
 from fedlit.step import Batch, Phase
 from tests.engines.test_compiler_contract import needs_compiler
-from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data
+from tests.kinds import slow_but
+from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data, traced_program
 
 LETTERS = 11
 
@@ -127,14 +128,25 @@ def test_one_eager_lane_equals_sequential(case: str) -> None:
     assert_equal(trained(case), trained(case, **EAGER))
 
 
+COMPILED_CASES = list(CASES)[:3]
+
+
 @needs_compiler
-@pytest.mark.parametrize("case", ["batchnorm", "batchnorm without statistics", "buffers of a user"])
+@pytest.mark.parametrize("case", slow_but(["batchnorm"], COMPILED_CASES))
 def test_compiled_step_equals_sequential(case: str) -> None:
     """Full batches are compiled; some of every client's last batches are ragged and run eagerly."""
     assert_equal(trained(case, fedbc), trained(case, fedbc, **COMPILED), compiled=True)
 
 
+@pytest.mark.parametrize("case", COMPILED_CASES)
+def test_step_that_is_compiled_equals_sequential(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is given to the compiler."""
+    monkeypatch.setattr("fedlit.engines.vectorized.compile_program", traced_program)
+    assert_equal(trained(case, fedbc), trained(case, fedbc, **COMPILED), compiled=True)
+
+
 @needs_compiler
+@pytest.mark.usefixtures("program")
 def test_resumed_run_calls_the_same_compiled_step(tmp_path: Path) -> None:
     whole = trained("batchnorm", **COMPILED)
     half = trained("batchnorm", **COMPILED, rounds=1)

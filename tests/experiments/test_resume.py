@@ -14,7 +14,7 @@ from fedlit.experiments.jobs import rounds_done
 from tests.experiments.sweeps import TINY, TOO_FAST, answer_of, write_sweep
 from tests.forked import Fork, forked
 
-ROUNDS = 40
+ROUNDS = 24
 SECONDS = 300
 PARAMETERS: dict[str, dict[str, Any]] = {
     "grid": {"model.dual_lr": {"values": [0.001]}, "model.lr": {"values": [0.02, TOO_FAST, 0.1]}},

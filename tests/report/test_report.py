@@ -32,6 +32,7 @@ def cells(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 def test_really_trained_runs_become_a_report(call: Call, workplace: Path) -> None:
     for algorithm in ("fedavg", "fedbc"):
         tiny = TINY.replace("synthetic_fedbc", f"synthetic_{algorithm}")

@@ -141,7 +141,7 @@ def test_bars_of_a_timeline_are_its_spans_and_dots_its_steps() -> None:
 def test_a_hundred_servers_stay_a_page_and_the_caption_says_so(tmp_path: Path) -> None:
     client = FedAvg(tiny_net(), batch_size=4)
     path = run_in_a_cloud(client, tmp_path / "run", servers=100, first=40, clients=100, rounds=3)
-    figures = {one.name: one for one in draw_figures(group_runs([read_run(path)]), tmp_path / "figures")}
+    figures = {one.name: one for one in draw_figures(group_runs([read_run(path)]), tmp_path, kinds=["timeline"])}
     assert f"The first {MOST_SERVERS} servers of each are shown." in figures["timeline"].caption
     shown = timeline_of(read_run(path))
     assert shown is not None
@@ -159,6 +159,7 @@ def test_runs_that_were_evaluated_rarely_are_named_or_have_no_timeline(tmp_path:
     assert [one.name for one in draw_figures(group_runs([rare]), tmp_path / "alone")] == ["accuracy"]
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 def test_real_runs_with_servers_have_all_figures_of_clouds(
     tmp_path: Path, clouds: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
