@@ -33,16 +33,16 @@ needs_operators = pytest.mark.skipif(missing_convolution() is not None, reason=s
 
 
 class Sequences(nn.Module):
-    """Scores of every token at every place, for rows of 6 numbers."""
+    """Scores of every token at every place of a sequence."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.one = nn.Conv1d(1, 4, 3, padding=1)
+        self.one = nn.Embedding(CLASSES, 4)
         self.head = nn.Linear(4, CLASSES)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, 6, tokens)."""
-        scores: Tensor = self.head(torch.relu(self.one(x.unsqueeze(1))).transpose(1, 2))
+        """(rows, places, tokens)."""
+        scores: Tensor = self.head(torch.relu(self.one(x)))
         return scores
 
 
@@ -78,7 +78,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], np.ndarray, np.ndarray, str]] = 
     "pictures": (TinyConv, drawn(300, 1, 8, 8), labels(300), "classification"),
     "BatchNorm": (Normed, drawn(300, 1, 8, 8), labels(300), "classification"),
     "numbers": (lambda: nn.Linear(5, 2), drawn(300, 5), drawn(300, 2), "regression"),
-    "tokens": (Sequences, drawn(300, 6), tokens(), "next_token"),
+    "tokens": (Sequences, labels(300, 6), tokens(), "next_token"),
 }
 
 

@@ -228,8 +228,8 @@ SERVER = (
     Mutant(
         "weights-by-size",
         "server/weights.py",
-        "return Weighed(normalise(cohort.sizes, cohort.reports))",
-        "return Weighed(normalise(torch.ones(len(cohort.clients)), cohort.reports))",
+        "return cohort.sizes",
+        "return torch.ones_like(cohort.sizes)",
         "`samples` weighs by training samples",
         ("server/test_weights.py", TRACE),
     ),
@@ -520,8 +520,8 @@ MEASURES = (
     Mutant(
         "best-model",
         "history.py",
-        "self.round, self.value, self.model = round, value, clone(model)",
-        "self.round, self.value, self.model = round, value, dict(model)",
+        "self.round, self.value, self.model = round, value, clone(model())",
+        "self.round, self.value, self.model = round, value, dict(model())",
         "best.ckpt holds the model of its round",
         ("test_lightning.py::test_model_checkpoint_keeps_the_model_of_the_best_validated_round",),
     ),
