@@ -344,13 +344,13 @@ def full_disk_in_a_line(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaluation(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Evaluator.sums
+    real = Evaluator.sums_of_each
 
-    def sums(self: Evaluator, *args: Any) -> Any:
+    def sums_of_each(self: Evaluator, *args: Any) -> Any:
         parts.fuse.blow()
         return real(self, *args)
 
-    monkeypatch.setattr(Evaluator, "sums", sums)
+    monkeypatch.setattr(Evaluator, "sums_of_each", sums_of_each)
 
 
 def data_rows(parts: Parts) -> None:
