@@ -16,7 +16,13 @@ from fedlit.keys import Purpose, generator
 from fedlit.trainer import FederatedTrainer
 from tests.problems import kept_rows, run, tiny_net, weights_of
 
-pytestmark = pytest.mark.skipif(missing_lanes() is not None, reason=str(missing_lanes()))
+
+@pytest.fixture(scope="module", autouse=True)
+def operators_are_built() -> None:
+    """Here, and not when tests are collected: every process of a session would build them at the same time."""
+    if (reason := missing_lanes()) is not None:
+        pytest.skip(reason)
+
 
 MAKERS: dict[str, Callable[[], Client]] = {
     "nothing is read": lambda: FedAvg(tiny_net(), lr=0.1, batch_size=5, local_epochs=2, momentum=0.9),

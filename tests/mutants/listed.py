@@ -52,7 +52,7 @@ ALGORITHMS = (
         "return cohort.grad_received[name]",
         "return cohort.grad_received[name] - server",
         "option I: c_i is the gradient at the received model",
-        ("algorithms/test_l2.py",),
+        (f"{ORACLE}[scaffold_I]",),
     ),
     Mutant(
         "scaffold-two-control",
