@@ -22,7 +22,13 @@ from fedlit.engines.compiler import compile_program, missing_convolution, prepar
 from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS
 from tests.problems import CLASSES, largest_difference, run, tiny_data, weights_of
 
-pytestmark = pytest.mark.skipif(missing_convolution() is not None, reason=str(missing_convolution()))
+
+@pytest.fixture(scope="module", autouse=True)
+def operators_are_built() -> None:
+    """Here, and not when tests are collected: every process of a session would build them at the same time."""
+    if (reason := missing_convolution()) is not None:
+        pytest.skip(reason)
+
 
 aten = torch.ops.aten
 ALLOWED = {torch.float32: 2e-5, torch.float64: 1e-13}

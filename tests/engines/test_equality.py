@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from fedlit import MLP, Client, FedAvg, FedBC, FedBCD, FedProx
+from fedlit.engines.program import Layout, LocalProgram, Schedule
 from fedlit.local import LocalSGD
-from fedlit.params import Params
+from fedlit.params import Params, clone, stack, with_prefix
+from fedlit.step import Phase
 from tests.kinds import slow_but
 from tests.problems import (
     CLASSES,
@@ -104,6 +106,26 @@ def test_eager_vectorized_equals_sequential(reference, maker: str, lanes: int, w
     assert largest_difference(weights_of(trainer), weights) <= 1e-10
     assert largest_difference(kept_rows(trainer), rows) <= 1e-10
     assert trainer.loop.history.series("train/loss")[1] == pytest.approx(losses, abs=1e-10)
+
+
+def test_an_idle_lane_keeps_what_it_holds() -> None:
+    """Momentum would move it, though its rows weigh nothing."""
+    client = FedAvg(tiny_net(), lr=0.1, batch_size=4, momentum=0.9)
+    client.prepare()
+    params = clone(dict(client.net.named_parameters()))
+    velocity = {name: torch.ones_like(value) for name, value in params.items()}
+    loss = {"loss": torch.zeros((), dtype=torch.float64)}
+    carried = with_prefix("params", params) | with_prefix("memory", velocity) | loss
+    layout = Layout.of(carried)
+    program = LocalProgram(client, Phase(), lambda held, k: (held["x"][k], held["y"][k]), 2, layout, Layout.of({}))
+    flat = layout.join(stack([carried, carried]))
+    store = {"x": torch.ones(4, FEATURES, dtype=torch.float64), "y": torch.zeros(4, dtype=torch.int64)}
+    weights = torch.tensor([[[0.25] * 4, [0.0] * 4]], dtype=torch.float64)
+    schedule = Schedule(torch.arange(4).repeat(1, 2, 1), weights, None, None)
+    ticks = torch.tensor(0), torch.tensor(1)
+    moved = program.eager(flat.clone(), torch.empty(2, 0), torch.tensor(0.1), store, schedule, *ticks)
+    assert torch.equal(moved[1], flat[1])
+    assert not torch.equal(moved[0], flat[0])
 
 
 @pytest.mark.parametrize("maker", MAKERS)

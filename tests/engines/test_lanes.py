@@ -14,9 +14,16 @@ from fedlit.engines.base import plan_batches, row_weights
 from fedlit.engines.lanes import NativeEngine, missing_lanes
 from fedlit.keys import Purpose, generator
 from fedlit.trainer import FederatedTrainer
+from tests.kinds import slow_but
 from tests.problems import kept_rows, run, tiny_net, weights_of
 
-pytestmark = pytest.mark.skipif(missing_lanes() is not None, reason=str(missing_lanes()))
+
+@pytest.fixture(scope="module", autouse=True)
+def operators_are_built() -> None:
+    """Here, and not when tests are collected: every process of a session would build them at the same time."""
+    if (reason := missing_lanes()) is not None:
+        pytest.skip(reason)
+
 
 MAKERS: dict[str, Callable[[], Client]] = {
     "nothing is read": lambda: FedAvg(tiny_net(), lr=0.1, batch_size=5, local_epochs=2, momentum=0.9),
@@ -87,7 +94,11 @@ def assert_same(a: FederatedTrainer, b: FederatedTrainer) -> None:
         assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+QUICK = ("nothing is read", "several batches a step")
+"""Each is compiled; states that are read and carried are in the test below."""
+
+
+@pytest.mark.parametrize("maker", slow_but(QUICK, MAKERS))
 def test_native_workers_give_the_bits_of_python(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = trained(maker, workers=2)
     assert isinstance(fast.loop.training.engine, NativeEngine)

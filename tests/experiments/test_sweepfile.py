@@ -1,5 +1,6 @@
 """Sweep files: those that are shipped work with W&B and here, and a wrong one is refused before anything runs."""
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,6 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from jsonschema import Draft7Validator
-from wandb.sdk.launch.sweeps.utils import create_sweep_command, create_sweep_command_args
 
 from fedlit.errors import ConfigError
 from fedlit.experiments.commandline import parse_fit
@@ -23,12 +23,13 @@ SCHEMA = json.loads((Path(__file__).parent / "wandb_schema.json").read_text())
 
 
 def agents_command(path: Path, values: dict[str, Any]) -> list[str]:
-    """The command that W&B's agent makes of a sweep file, by W&B's own functions."""
+    """The command that W&B's agent makes of a sweep file, by W&B's own functions, which take seconds to import."""
+    utils = importlib.import_module("wandb.sdk.launch.sweeps.utils")
     held = yaml.safe_load(path.read_text())
-    macros = create_sweep_command_args({"args": {name: {"value": value} for name, value in values.items()}})
+    macros = utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in values.items()}})
     macros |= {"env": ["/usr/bin/env"], "program": [held["program"]]}
     words: list[str] = []
-    for word in create_sweep_command(held["command"]):
+    for word in utils.create_sweep_command(held["command"]):
         words += macros[word[2:-1]] if word.startswith("${") else [word]
     return words
 

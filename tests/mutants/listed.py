@@ -52,7 +52,7 @@ ALGORITHMS = (
         "return cohort.grad_received[name]",
         "return cohort.grad_received[name] - server",
         "option I: c_i is the gradient at the received model",
-        ("algorithms/test_l2.py",),
+        (f"{ORACLE}[scaffold_I]",),
     ),
     Mutant(
         "scaffold-two-control",
@@ -362,7 +362,7 @@ CLOCK = (
         'self.time, self.formed = state["time"], state["formed"]',
         'self.formed = state["formed"]',
         "a resumed run goes on at its simulated time",
-        ("test_clouds.py::test_a_cloud_is_resumed_to_the_same_bits_with_its_clock",),
+        ("test_buffer.py::test_a_run_is_resumed_at_every_round_to_the_same_bits",),
     ),
     Mutant(
         "clock-of-a-failed-round",
@@ -448,7 +448,7 @@ ENGINES = (
         "busy = weights[:, 0] > 0",
         "busy = weights[:, 0] > -1",
         "an idle lane keeps what it holds",
-        ("engines/test_equality.py::test_eager_vectorized_equals_sequential",),
+        ("engines/test_equality.py::test_an_idle_lane_keeps_what_it_holds",),
     ),
     Mutant(
         "gradient-at-the-point",
@@ -456,7 +456,7 @@ ENGINES = (
         "grad(objective, has_aux=True)(point, clone(buffers))",
         "grad(objective, has_aux=True)(params, clone(buffers))",
         "the gradient is taken at the optimiser's point",
-        ("engines/test_equality.py::test_gradient_is_taken_at_the_optimisers_point",),
+        ("engines/test_equality.py::test_eager_vectorized_equals_sequential",),
     ),
     Mutant(
         "keys-of-clients",
@@ -528,10 +528,10 @@ MEASURES = (
     Mutant(
         "partition-lost-rows",
         "data/partition/dirichlet.py",
-        "ends[-1] = n",
-        "pass",
+        "return np.diff(ends, prepend=0)",
+        "return np.diff(ends, prepend=ends[0])",
         "every row belongs to exactly one client",
-        ("data/test_partition.py",),
+        ("data/test_partition.py::test_every_row_of_the_two_parts_belongs_to_exactly_one_client",),
     ),
     Mutant(
         "partition-shards",
