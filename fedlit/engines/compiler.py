@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedlit.engines import convolution
-from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS
+from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
 from fedlit.engines.operators import cxx, load_operators
 from fedlit.places import cache_home
 
@@ -27,6 +27,10 @@ log = logging.getLogger("fedlit")
 
 BUILDER_VERSION = "3"
 """Part of the cache's key: raise it when the program builder changes what it builds."""
+
+
+DIRECT = DECOMPOSITIONS | {torch.ops.aten._to_copy.default: to_copy}
+"""What replaces torch's operators in a program with direct convolutions."""
 
 
 def missing_compiler() -> str | None:
@@ -116,7 +120,7 @@ def compile_program(
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
     # The graph cache refuses loops unless they are marked; the string is part of the key.
     config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = BUILDER_VERSION
-    table = DECOMPOSITIONS if direct_convolution else {}
+    table = DIRECT if direct_convolution else {}
     with torch.no_grad():
         graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
         if direct_convolution:

@@ -32,6 +32,8 @@ PRIVATE = {
         "torch._inductor.lowering.make_fallback",
         "torch._inductor.lowering.needs_realized_inputs",
         "torch._inductor.lowering.needs_realized_inputs.discard",
+        "torch.ops.aten._to_copy",
+        "torch.ops.aten._to_copy.default",
     },
     "client.py": {"torch.nn.modules.batchnorm._BatchNorm"},
     "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
