@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from fedlit.engines import convolution, lean, products
-from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS
+from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
 from fedlit.engines.lean import lean_wrapper, small_product
 from fedlit.engines.operators import cxx, load_operators
 from fedlit.engines.products import HELD, PRODUCT, PRODUCTS
@@ -32,6 +32,10 @@ log = logging.getLogger("fedlit")
 
 BUILDERS = (__file__, convolution.__file__, lean.__file__, lean.HEADER, products.__file__)
 """Files that decide what a graph is compiled to."""
+
+
+DIRECT = DECOMPOSITIONS | {torch.ops.aten._to_copy.default: to_copy}
+"""What replaces torch's operators in a program with direct convolutions."""
 
 
 def missing_compiler() -> str | None:
@@ -127,7 +131,7 @@ def compile_program(
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
     # The graph cache refuses loops unless they are marked.
     config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
-    table = PRODUCTS | (DECOMPOSITIONS if direct_convolution else {})
+    table = PRODUCTS | (DIRECT if direct_convolution else {})
     with torch.no_grad(), lean_loops():
         graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
         prepare_products(graph)

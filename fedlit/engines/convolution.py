@@ -261,17 +261,23 @@ def _can_be_viewed(x: Tensor, shape: Sequence[int]) -> bool:
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Any:
     """aten.index_select of pictures that are bytes. Inductor works their numbers out again for every 8 pixels."""
-    if x.dim() != 4 or x.dtype != torch.uint8 or dim != 0 or index.dim() != 1 or index.dtype != torch.int64:
+    if not _are_bytes(x) or dim != 0 or index.dim() != 1 or index.dtype != torch.int64:
         return NotImplemented
     return _take(x, index)
 
 
 def to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -> Any:
-    """aten._to_copy of pictures that are bytes, into the layout of convolutions. Inductor's way through the stack
-    takes longer than half of LeNet's first convolution, with `pack` after it."""
-    if x.dim() != 4 or x.dtype != torch.uint8 or len(x) < FEWEST_ROWS or dtype not in _FLOATS or any(rest.values()):
+    """Pictures that are bytes as numbers, in the layout of convolutions.
+
+    Inductor reads bytes through the stack. With `pack` after it, that took half as long as LeNet's first convolution.
+    """
+    if not _are_bytes(x) or len(x) < FEWEST_ROWS or dtype not in _FLOATS or any(rest.values()):
         return NotImplemented
     return _outermost(_pack_bytes(x, torch.empty(0, dtype=dtype)))
+
+
+def _are_bytes(x: Tensor) -> bool:
+    return x.dim() == 4 and x.dtype == torch.uint8 and x.is_contiguous()
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
@@ -281,6 +287,5 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.max_pool2d_with_indices_backward.default: max_pool_backward,
     torch.ops.aten.view.default: view,
     torch.ops.aten.index_select.default: index_select,
-    torch.ops.aten._to_copy.default: to_copy,
 }
 """What replaces torch's operators while a program is traced; NotImplemented leaves torch's own."""

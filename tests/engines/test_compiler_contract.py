@@ -35,6 +35,8 @@ PRIVATE = {
         "torch._inductor.lowering.needs_realized_inputs",
         "torch._inductor.lowering.needs_realized_inputs.discard",
         "torch._inductor.lowering.register_lowering",
+        "torch.ops.aten._to_copy",
+        "torch.ops.aten._to_copy.default",
     },
     "engines/lean.py": {
         "torch._inductor.codegen.cpp_wrapper_cpu.CppWrapperCpu",
