@@ -76,7 +76,7 @@ def test_what_is_not_finite_stays_in_its_row_and_column() -> None:
     a, b = torch.ones(1, 5, 4), torch.ones(1, 4, 3)
     a[0, 2, 1], b[0, 0, 1] = float("inf"), float("nan")
     (ours,), _ = written(lambda a, b: (torch.bmm(a, b),), a, b)
-    assert torch.equal(ours, torch.bmm(a, b)) or torch.equal(ours.isnan(), torch.bmm(a, b).isnan())
+    assert torch.equal(ours.isnan(), torch.bmm(a, b).isnan())
     assert torch.equal(ours.isfinite(), torch.bmm(a, b).isfinite())
 
 
