@@ -115,6 +115,7 @@ class RowStore:
     def read(self, clients: Sequence[int]) -> Params:
         """Stacked: the rows of these clients."""
         flat = torch.empty(len(clients), self.layout.width, dtype=torch.uint8)
+        self._announce(clients)
         for row, client in zip(flat, clients, strict=True):
             self._get(row, client)
         return self.layout.read(flat)
@@ -218,6 +219,13 @@ class RowStore:
         new = range(self._slots, self._slots + count - len(again))
         self._slots = new.stop
         return [*again, *new]
+
+    def _announce(self, clients: Sequence[int]) -> None:
+        """The disk fetches all of them at once: rows that memory has let go of take half the time or less."""
+        if hasattr(os, "posix_fadvise"):  # not on macOS
+            for client in clients:
+                offset = self._offset(self._places[client].slot)
+                os.posix_fadvise(self._fd, offset, self.layout.width, os.POSIX_FADV_WILLNEED)
 
     def _get(self, row: Tensor, client: int) -> None:
         place, held = self._places[client], row.numpy().data
