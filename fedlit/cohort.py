@@ -3,7 +3,7 @@
 It is not what outlives the round: that is `states.ClientStates`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.params import Params, below, parted, stacked_sq_norm, under_prefix
+from fedlit.params import Params, below, stacked_sq_norm, under_prefix
+from fedlit.whole import Whole
 
 _FILLED_BY = {
     "params": "the engine has trained the cohort (hook on_cohort_trained)",
@@ -29,6 +30,12 @@ _FILLED_BY = {
 
 _NO_NUMBERS = torch.zeros(0, dtype=torch.float64)
 """Numbers of nobody, made once: it would be a part of the time that a server costs."""
+
+
+_NOWHERE: tuple[Whole | None, int] = (None, 0)
+"""For a cohort that does not lie in a whole."""
+_GATHERED = ("reports", "sizes", "steps", "seconds", "received", "received_buffers", "state", "sent", "memory")
+_TRAINED = ("params", "buffers", "state", "memory", "taken", "losses")
 
 
 @dataclass
@@ -74,7 +81,7 @@ class Cohort:
     """The round of the run, from 1 on: what files and messages call it. With one server it is `round` + 1."""
     lasts: float = 0.0
     """Simulated seconds from the server's start of this round until it has its reports; 0 without a clock."""
-    seconds: Tensor = _NO_NUMBERS
+    seconds: Tensor = field(default_factory=lambda: _NO_NUMBERS)
     """(clients,) simulated seconds until the report of each of those who report is back; empty without a clock."""
     keys: list[int] = field(default_factory=list)
     """(clients,) the round by which each client's draws are keyed, where they began in different ones."""
@@ -114,6 +121,10 @@ class Cohort:
         self.taken = torch.zeros(len(self.clients), dtype=torch.int64)
 
     def __getattr__(self, name: str) -> Any:
+        whole, place = vars(self).get("_lies_in", _NOWHERE)
+        if whole is not None and name in whole:
+            vars(self)[name] = part = whole.part(name, place)
+            return part
         if name in _FILLED_BY:
             raise AttributeError(f"cohort.{name} is read too early: it is filled once {_FILLED_BY[name]}.")
         raise AttributeError(f"Cohort has no field '{name}'.")
@@ -206,46 +217,64 @@ class Cohort:
         return part
 
     @classmethod
+    def in_whole(cls, whole: Whole, each: Sequence[Mapping[str, Any]]) -> list["Cohort"]:
+        """The cohorts of several servers before they train; those of one are a cohort as any other.
+
+        Args:
+            whole: their stacked fields.
+            each: what else each of them has, by the name of the field.
+        """
+        if len(each) == 1:
+            return [cls(**each[0], **{name: whole.all(name) for name in whole.names})]
+        whole.fields |= {"taken": torch.zeros(sum(whole.counts), dtype=torch.int64), "memory": {}}
+        cohorts = [cls.__new__(cls) for _ in each]
+        for place, (cohort, own) in enumerate(zip(cohorts, each, strict=True)):
+            empty: dict[str, Any] = {"keys": [], "rates": [], "sent_params": {}, "seconds": _NO_NUMBERS}
+            vars(cohort).update(empty, **own, _lies_in=(whole, place))
+        return cohorts
+
+    @classmethod
     def join(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
         """The clients of several servers as one cohort, to be trained at once; a single one is itself."""
         first = cohorts[0]
         if len(cohorts) == 1:
             return first
-        joined = replace(
-            first,
+        joined = cls(
+            round=first.round,
             clients=[client for cohort in cohorts for client in cohort.clients],
             keys=[cohort.round for cohort in cohorts for _ in cohort.clients],
             population=sum(cohort.population for cohort in cohorts),
             lasts=max(cohort.lasts for cohort in cohorts),
-            reports=torch.cat([cohort.reports for cohort in cohorts]),
-            sizes=torch.cat([cohort.sizes for cohort in cohorts]),
-            steps=torch.cat([cohort.steps for cohort in cohorts]),
-            seconds=torch.cat([cohort.seconds for cohort in cohorts]),
-            sent_params={},
+            lr=first.lr,
+            number=first.number,
+            own=first.own,
+            **{name: together(cohorts, name) for name in _GATHERED},
         )
-        for name in ("received", "received_buffers", "state", "sent", "memory"):
-            setattr(joined, name, stacked([getattr(cohort, name) for cohort in cohorts]))
-        joined.taken = torch.cat([cohort.taken for cohort in cohorts])
+        joined.taken = together(cohorts, "taken")
         return joined
 
     def share(self, cohorts: Sequence["Cohort"]) -> None:
-        """Give every server's cohort its part of what was trained together, as views."""
+        """Give every server's cohort its part of what was trained together."""
         if len(cohorts) == 1:
             return
-        counts = [len(cohort.clients) for cohort in cohorts]
-        rows = (parted(getattr(self, name), counts) for name in ("params", "buffers", "state", "memory"))
-        numbers = (torch.split(value, counts) for value in (self.taken, self.losses))
-        for cohort, *own in zip(cohorts, *rows, *numbers, strict=True):
-            cohort.params, cohort.buffers, cohort.state, cohort.memory, cohort.taken, cohort.losses = own
+        trained = {name: getattr(self, name) for name in _TRAINED}
+        whole = whole_of(cohorts)
+        if whole is not None:
+            whole.fields |= trained
+        else:
+            whole = Whole([len(cohort.clients) for cohort in cohorts], trained)
+        for place, cohort in enumerate(cohorts):
+            own = vars(cohort)
+            own["_lies_in"] = whole, place  # what lay elsewhere was read when they were joined
+            for name in trained:
+                own.pop(name, None)
 
     @classmethod
     def join_trained(cls, cohorts: Sequence["Cohort"]) -> "Cohort":
         """The same after they were trained apart."""
         joined = cls.join(cohorts)
-        joined.params, joined.buffers = (
-            stacked([getattr(own, name) for own in cohorts]) for name in ("params", "buffers")
-        )
-        joined.losses = torch.cat([cohort.losses for cohort in cohorts])
+        for name in ("params", "buffers", "losses"):
+            setattr(joined, name, together(cohorts, name))
         return joined
 
     @classmethod
@@ -255,9 +284,8 @@ class Cohort:
             return cohorts[0]
         joined = copy(cohorts[0])
         joined.clients = [client for cohort in cohorts for client in cohort.clients]
-        joined.taken = below([cohort.taken for cohort in cohorts])
-        for name in ("state", "memory", "params", "buffers"):
-            setattr(joined, name, stacked([getattr(cohort, name) for cohort in cohorts]))
+        for name in ("taken", "state", "memory", "params", "buffers"):
+            setattr(joined, name, together(cohorts, name))
         return joined
 
     def only(self, k: int) -> "Cohort":
@@ -277,17 +305,17 @@ class Cohort:
         if len(set(rates)) > 1:
             self.rates, self.lr = rates, float(np.mean(rates))
         if "risk_received" in vars(parts[0]):
-            self.risk_received = torch.cat([part.risk_received for part in parts])
+            self.risk_received = together(parts, "risk_received")
         if "grad_received" in vars(parts[0]):
-            self.grad_received = stacked([part.grad_received for part in parts])
+            self.grad_received = together(parts, "grad_received")
 
     def weighed(self, cohorts: Sequence["Cohort"]) -> "Cohort":
         """The whole round, for its metrics: every server counts alike, and its clients as it weighed them."""
         if len(cohorts) > 1:
-            self.weights = torch.cat([cohort.weights for cohort in cohorts]) / len(cohorts)
-            self.state = stacked([cohort.state for cohort in cohorts])
-            if all(len(cohort.sent_bytes) for cohort in cohorts):
-                self.sent_bytes = torch.cat([cohort.sent_bytes for cohort in cohorts])
+            self.weights = together(cohorts, "weights") / len(cohorts)
+            self.state = together(cohorts, "state")
+            if all(cohort.sent_bytes.numel() for cohort in cohorts):
+                self.sent_bytes = together(cohorts, "sent_bytes")
         return self
 
     @contextmanager
@@ -320,9 +348,27 @@ class Cohort:
         return min(positions, key=lambda k: (sign * sizes[k], self.clients[k]))
 
 
-def stacked(parts: Sequence[Params]) -> Params:
-    """Stacked rows of several servers' clients, one below the other (views where they lie so already)."""
-    return {name: below([part[name] for part in parts]) for name in parts[0]}
+def together(cohorts: Sequence[Cohort], name: str) -> Any:
+    """A field of several cohorts, one below the other; as it lies, where no part of it was read or replaced."""
+    whole = whole_of(cohorts)
+    if whole is not None and name in whole and not any(name in vars(cohort) for cohort in cohorts):
+        return whole.all(name)
+    parts = [getattr(cohort, name) for cohort in cohorts]
+    if isinstance(parts[0], Tensor):
+        return below(parts)
+    return {key: below([part[key] for part in parts]) for key in parts[0]}
+
+
+def whole_of(cohorts: Sequence[Cohort]) -> Whole | None:
+    """What these cohorts, and no others, lie in."""
+    whole, _ = vars(cohorts[0]).get("_lies_in", _NOWHERE)
+    if whole is None or len(whole.counts) != len(cohorts):
+        return None
+    for place, cohort in enumerate(cohorts):
+        lies = cohort.__dict__.get("_lies_in", _NOWHERE)
+        if lies[0] is not whole or lies[1] != place:
+            return None
+    return whole  # type: ignore[no-any-return]  # vars() knows no types
 
 
 def _part(rows: Params, index: Tensor) -> Params:

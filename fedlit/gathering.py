@@ -13,19 +13,20 @@ from torch import Tensor
 from fedlit.client import Client
 from fedlit.clock import Clock
 from fedlit.clock.clock import divided
-from fedlit.cohort import Cohort, Selection
+from fedlit.cohort import Cohort, Selection, together
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
 from fedlit.local import initial_memory
-from fedlit.params import Params, below, expanded_rows, stack, under_prefix, with_prefix
+from fedlit.params import Params, below, stack, under_prefix, with_prefix
 from fedlit.ranks import Profile
 from fedlit.room import StatesPlace
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Arrivals, Sampler, check_selection
 from fedlit.server.server import Server
+from fedlit.whole import Whole
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Gathering:
         self._stream = Stream()
         self._widens = is_overridden("select", client, Client)
         """Whether the algorithm has a word in who takes part; else no draw is keyed for it."""
+        self._draws_work = client.most_steps is not None or is_overridden("local_work", client, Client)
+        """Whether clients take another number of steps than the options plan."""
 
     def cohorts(self, servers: Sequence[Server], models: Params | None = None) -> list[Cohort]:
         """The next round of each server: who trains, what they received and kept, and how long they take.
@@ -104,60 +107,59 @@ class Gathering:
         return cohort
 
     def described(self, servers: Sequence[Server], selected: Sequence[Selection], models: Params) -> list[Cohort]:
-        """Each server's cohort. What is the same arithmetic for all clients is done for all servers at once."""
-        counts = [len(own.train) for own in selected]
-        chosen = [client for own in selected for client in own.train]
-        reporting = {client for own in selected for client in own.report}  # nobody belongs to two servers
-        sizes = self.population.sizes.numpy()[chosen]
-        reports = np.array([client in reporting for client in chosen])
-        planned = divided(self.client.planned_steps(sizes), counts)
-        each = (torch.split(torch.from_numpy(values), counts) for values in (reports, sizes))
-        names = (servers[0].params, servers[0].buffers)
-        sent = (expanded_rows({name: models[name] for name in own}, counts) for own in names)
-        return [self.cohort(*own) for own in zip(servers, selected, *sent, *each, planned, strict=True)]
-
-    def cohort(
-        self,
-        server: Server,
-        selection: Selection,
-        params: Params,
-        buffers: Params,
-        reports: Tensor,
-        sizes: Tensor,
-        planned: np.ndarray,
-    ) -> Cohort:
-        """Those who were chosen, what they received and what they kept.
+        """Each server's cohort: who was chosen, what they received and what they kept.
 
         Args:
-            server: the server.
-            selection: who trains.
-            params: stacked: the parameters that each is sent.
-            buffers: stacked: the buffers.
-            reports: (clients,) who reports.
-            sizes: (clients,) their training samples.
-            planned: (clients,) local steps that the options plan.
+            servers: the servers.
+            selected: who trains, and who of them reports.
+            models: stacked: the model that each server sends.
         """
-        client, round, chosen = self.client, server.rounds, selection.train
-        received, buffers = self.received(server, chosen, params, buffers)
-        cohort = Cohort(
-            round=round,
-            clients=chosen,
-            reports=reports,
-            population=len(server.clients),
-            sizes=sizes,
-            steps=torch.from_numpy(planned),
-            lr=client.rate(round),
-            received=received,
-            received_buffers=buffers,
-            state=server.states.rows(chosen, client.initial_rows(client.state_spec(), received, server.initial)),
-            sent=client.initial_rows(client.sent_spec(), received, server.initial),
-            own=client.own_tensors,
-            number=round + 1,
+        client, counts = self.client, [len(own.train) for own in selected]
+        chosen = [one for own in selected for one in own.train]
+        reporting = {one for own in selected for one in own.report}  # nobody belongs to two servers
+        sizes = self.population.sizes.numpy()[chosen]
+        planned = client.planned_steps(sizes)
+        sent = {
+            "received": {name: models[name] for name in servers[0].params},
+            "received_buffers": {name: models[name] for name in servers[0].buffers},
+        }
+        whole = Whole(counts, {"reports": torch.tensor([one in reporting for one in chosen])}, sent)
+        whole.fields |= {"sizes": torch.from_numpy(sizes), "steps": torch.from_numpy(planned)}
+        self.add_rows(whole, servers[0], chosen)
+        rates = {round: client.rate(round) for round in {server.rounds for server in servers}}
+        cohorts = Cohort.in_whole(
+            whole,
+            [
+                {
+                    "round": server.rounds,
+                    "number": server.rounds + 1,
+                    "clients": own.train,
+                    "population": len(server.clients),
+                    "lr": rates[server.rounds],
+                    "own": client.own_tensors,
+                }
+                for server, own in zip(servers, selected, strict=True)
+            ],
         )
-        cohort.steps = self.steps(cohort, "local_work", planned)
-        if client.keep_optimizer:
-            cohort.memory = self.kept_memory(cohort, server)
-        return cohort
+        for server, cohort, own in zip(servers, cohorts, divided(planned, counts), strict=True):
+            if self._draws_work:
+                cohort.steps = self.steps(cohort, "local_work", own)
+            if client.keep_optimizer:
+                cohort.memory = self.kept_memory(cohort, server)
+        return cohorts
+
+    def add_rows(self, whole: Whole, server: Server, chosen: list[int]) -> None:
+        """What these clients kept, and what is sent beside the model; first values where nothing is known yet."""
+        client, initial = self.client, server.initial
+        if client.own_tensors:
+            received = self.received(server, chosen, whole.all("received"), whole.all("received_buffers"))
+            whole.fields |= dict(zip(("received", "received_buffers"), received, strict=True))
+        kept, sent = client.state_spec(), client.sent_spec()
+        if kept or sent:
+            whole.fields["received"] = whole.all("received")
+        first = whole.fields.get("received", {})
+        whole.fields["state"] = server.states.rows(chosen, client.initial_rows(kept, first, initial))
+        whole.fields["sent"] = client.initial_rows(sent, first, initial)
 
     def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "Drawn":
         """When these clients of each server show up in its next round; None where the sampler does not ask."""
@@ -201,39 +203,41 @@ class Gathering:
             generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
             chosen = self.client.select(drawn, len(sizes), generator)
             check_selection(chosen, len(sizes), f"{type(self.client).__name__}.select")
-        train = ids[chosen.train].tolist()
-        return Selection(train, train if chosen.report is chosen.train else ids[chosen.report].tolist())
+        train = ids.take(chosen.train).tolist()
+        return Selection(train, train if chosen.report is chosen.train else ids.take(chosen.report).tolist())
 
     def time(self, cohorts: Sequence[Cohort], arrivals: "Drawn") -> None:
         """How long each cohort's reports take; who is late or lost does not report. Solves of a round count once."""
         clock = self.options.clock
         if clock is None:
             return
-        is_asked = below([cohort.reports for cohort in cohorts]).numpy()
+        is_asked = together(cohorts, "reports").numpy()
         starts = np.cumsum([0, *(len(cohort.clients) for cohort in cohorts[:-1])])
         counts = np.add.reduceat(is_asked, starts, dtype=np.int64).tolist()
-        sizes = below([cohort.sizes for cohort in cohorts]).numpy()[is_asked]
-        steps = below(self.longest_solves(cohorts)).numpy()[is_asked]
+        sizes = together(cohorts, "sizes").numpy()[is_asked]
+        steps = self.longest_solves(cohorts).numpy()[is_asked]
         ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_asked]
         rounds = np.repeat([cohort.round for cohort in cohorts], counts)
         work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
-        known = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
-        seconds = torch.split(torch.from_numpy(np.concatenate([own.seconds for own in known])), counts)
-        for cohort, own, until in zip(cohorts, known, seconds, strict=True):
-            cohort.lasts, cohort.seconds = own.lasts, until
-        if not np.concatenate([own.reports for own in known]).all():
-            for cohort, own in zip(cohorts, known, strict=True):
-                cohort.reports[cohort.reports.clone()] = torch.from_numpy(own.reports)
+        seconds, reports, lasts = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
+        each = torch.split(torch.from_numpy(seconds), counts)
+        for cohort, own, until in zip(cohorts, lasts, each, strict=True):
+            cohort.lasts, cohort.seconds = own, until
+        if not reports.all():
+            for cohort, own_reports in zip(cohorts, divided(reports, counts), strict=True):
+                cohort.reports[cohort.reports.clone()] = torch.from_numpy(own_reports)
 
-    def longest_solves(self, cohorts: Sequence[Cohort]) -> list[Tensor]:
-        """(clients,) local steps of the phase that has most of them, for each cohort."""
-        methods = self.work_methods
-        each = ([*self.solves(cohort, methods).values()] for cohort in cohorts)
-        return [torch.stack(solves).amax(0) if len(solves) > 1 else solves[0] for solves in each]
+    def longest_solves(self, cohorts: Sequence[Cohort]) -> Tensor:
+        """(clients,) local steps of the phase that has most of them, for all cohorts."""
+        solves = [self.all_steps(cohorts, name) for name in self.work_methods]
+        return torch.stack(solves).amax(0) if len(solves) > 1 else solves[0]
 
-    def solves(self, cohort: Cohort, methods: Sequence[str]) -> dict[str, Tensor]:
-        """(clients,) local steps that phases take, by their `work_method`."""
-        return {name: cohort.steps if name == "local_work" else self.steps(cohort, name) for name in methods}
+    def all_steps(self, cohorts: Sequence[Cohort], work_method: str) -> Tensor:
+        """(clients,) local steps that the phases of a `work_method` take, for all cohorts."""
+        if work_method == "local_work":
+            steps: Tensor = together(cohorts, "steps")
+            return steps
+        return below([self.steps(cohort, work_method) for cohort in cohorts])
 
     @property
     def work_methods(self) -> list[str]:

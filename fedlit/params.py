@@ -3,7 +3,7 @@
 A *stacked* dict has the client as the first dimension of every tensor.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -45,24 +45,23 @@ def stacked_sq_norm(params: Mapping[str, Tensor]) -> Tensor:
 
 def weighted_mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Params:
     """sum_i weights_i params_i, summed in float64 so that the mean of equal models is that model."""
-    return row(weighted_means([stacked], [weights]), 0)
+    return row(weighted_means(stacked, weights, [weights.numel()]), 0)
 
 
-def weighted_means(cohorts: Sequence[Mapping[str, Tensor]], weights: Sequence[Tensor]) -> Params:
-    """The same of several cohorts, stacked: row k is the mean of the k-th.
+def weighted_means(stacked: Mapping[str, Tensor], weights: Tensor, counts: Sequence[int]) -> Params:
+    """The same of several cohorts, so many clients after each other; row k is the mean of the k-th.
 
     Each is a product of its own, into memory of its own: other products have not always the same bits.
     """
-    counts = [own.numel() for own in weights]
-    shares = torch.split(below(weights).double().unsqueeze(0), counts, 1)
+    shares = torch.split(weights.double().unsqueeze(0), [*counts], 1)
 
-    def mean(values: Sequence[Tensor]) -> Tensor:
-        whole = below(values).double()
+    def mean(values: Tensor) -> Tensor:
+        whole = values.double()
         rows = whole.flatten(1) if whole.dim() > 1 else whole.unsqueeze(1)
-        means = torch.cat([torch.mm(*own) for own in zip(shares, torch.split(rows, counts), strict=True)])
-        return means.view(len(values), *whole.shape[1:]).to(values[0].dtype)
+        means = torch.cat([torch.mm(*own) for own in zip(shares, torch.split(rows, [*counts]), strict=True)])
+        return means.view(len(counts), *whole.shape[1:]).to(values.dtype)
 
-    return {name: mean([cohort[name] for cohort in cohorts]) for name in cohorts[0]}
+    return {name: mean(value) for name, value in stacked.items()}
 
 
 def below(parts: Sequence[Tensor]) -> Tensor:
@@ -89,14 +88,6 @@ def expand(params: Mapping[str, Tensor], clients: int) -> Params:
     return {name: value.detach().expand(clients, *value.shape) for name, value in params.items()}
 
 
-def expanded_rows(models: Mapping[str, Tensor], counts: Sequence[int]) -> list[Params]:
-    """The k-th model for so many clients, for every k of stacked ones: as views, made for all of them at once."""
-    most = max(counts)
-    wide = {name: value.unsqueeze(1).expand(-1, most, *value.shape[1:]) for name, value in models.items()}
-    each = zip(rows(wide, len(counts)), counts, strict=True)
-    return [own if count == most else {name: value[:count] for name, value in own.items()} for own, count in each]
-
-
 def row(stacked: Mapping[str, Tensor], k: int) -> Params:
     """The k-th client's tensors of a stacked dict, as views."""
     return {name: value[k] for name, value in stacked.items()}
@@ -104,17 +95,8 @@ def row(stacked: Mapping[str, Tensor], k: int) -> Params:
 
 def rows(stacked: Mapping[str, Tensor], count: int) -> list[Params]:
     """The tensors of all `count` clients, as views; {} for each where the dict is empty."""
-    return _one_each(stacked, [value.unbind() for value in stacked.values()], count)
-
-
-def parted(stacked: Mapping[str, Tensor], counts: Sequence[int]) -> list[Params]:
-    """So many clients after each other, as stacked dicts of their own (views); {} for each where the dict is empty."""
-    return _one_each(stacked, [torch.split(value, [*counts]) for value in stacked.values()], len(counts))
-
-
-def _one_each(names: Iterable[str], columns: Sequence[Sequence[Tensor]], count: int) -> list[Params]:
-    """The k-th of every column by name, for each k."""
-    return [dict(zip(names, own, strict=True)) for own in zip(*columns, strict=True)] or [{} for _ in range(count)]
+    columns = [value.unbind() for value in stacked.values()]
+    return [dict(zip(stacked, own, strict=True)) for own in zip(*columns, strict=True)] or [{} for _ in range(count)]
 
 
 def stack(rows: Sequence[Mapping[str, Tensor]]) -> Params:

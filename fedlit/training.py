@@ -44,11 +44,13 @@ class Training:
 
     def measure_received(self, cohort: Cohort) -> None:
         """Risks and gradients of the received models, where they are needed."""
-        received = cohort.received | cohort.received_buffers
+        if not self.needs & {"risk_received", "grad_received"}:
+            return
+        received, data = cohort.received | cohort.received_buffers, self._data(cohort).train
         if "risk_received" in self.needs:
-            cohort.risk_received = self.evaluator.risks(received, self._data(cohort).train)
+            cohort.risk_received = self.evaluator.risks(received, data)
         if "grad_received" in self.needs:
-            cohort.grad_received = self.evaluator.gradients(received, self._data(cohort).train)
+            cohort.grad_received = self.evaluator.gradients(received, data)
 
     def measure_trained(self, cohort: Cohort) -> None:
         """Risks of the trained models, where they are needed."""

@@ -15,7 +15,6 @@ from fedlit.params import (
     clone,
     dot,
     expand,
-    expanded_rows,
     scale,
     sq_norm,
     stacked_sq_norm,
@@ -103,14 +102,6 @@ def test_expand_copies_no_memory() -> None:
 def test_expand_gives_every_client_the_same_model() -> None:
     one = model(1)
     assert all(torch.equal(row, one["w"]) for row in expand(one, 5)["w"])
-
-
-def test_each_of_several_models_is_expanded_for_clients_of_its_own() -> None:
-    models = {"w": torch.arange(6.0).view(3, 2), "b": torch.arange(3.0)}
-    for place, (own, count) in enumerate(zip(expanded_rows(models, [2, 1, 3]), [2, 1, 3], strict=True)):
-        alone = expand({name: value[place] for name, value in models.items()}, count)
-        assert all(torch.equal(own[name], value) for name, value in alone.items())
-        assert own["w"].untyped_storage().data_ptr() == models["w"].untyped_storage().data_ptr()
 
 
 @pytest.mark.parametrize("shape", [(6000,), (6000, 2), (6000, 2, 3)])

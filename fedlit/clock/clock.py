@@ -61,7 +61,8 @@ class Clock:
     def report_times(self, seed: int, round: int, clients: ArrayLike, work: ArrayLike) -> Reports:
         """Who reports when, for these clients with so many units of work each (`latency.work`)."""
         ids = np.atleast_1d(np.asarray(clients))
-        return self.reports_of(seed, np.full(len(ids), round), ids, work, [len(ids)])[0]
+        seconds, reports, [lasts] = self.reports_of(seed, np.full(len(ids), round), ids, work, [len(ids)])
+        return Reports(seconds, reports, lasts)
 
     def reports_of(
         self,
@@ -71,23 +72,21 @@ class Clock:
         work: ArrayLike,
         counts: Sequence[int],
         arrivals: Seconds | None = None,
-    ) -> list[Reports]:
+    ) -> tuple[Seconds, NDArray[np.bool_], list[float]]:
         """The same for the clients of several servers, so many of each, with the round of each: one draw for all.
 
-        `arrivals` are theirs, where they are drawn already.
+        Returns (clients,) seconds, (clients,) who reports, and how long the round of each server lasts. `arrivals` are
+        theirs, where they are drawn already.
         """
         require(min(counts) > 0, "The clock is asked for a round without clients. Give it at least one.")
         seconds = self.latency.durations(seed, rounds, clients, work, arrivals)
         lost = self.lost(seed, rounds, clients)
-        each = divided(seconds, counts)
         if self.deadline is None and not lost.any():  # all report; with many servers one by one takes long
-            lasts = np.maximum.reduceat(seconds, np.cumsum([0, *counts[:-1]])).tolist()
-            return [Reports(*own) for own in zip(each, divided(~lost, counts), lasts, strict=True)]
-        return [self._reports(*own) for own in zip(each, divided(lost, counts), strict=True)]
-
-    def _reports(self, seconds: Seconds, lost: NDArray[np.bool_]) -> Reports:
-        reports = who_reports(seconds, lost, self.deadline)
-        return Reports(seconds, reports, round_lasts(seconds, reports, self.deadline))
+            return seconds, ~lost, np.maximum.reduceat(seconds, np.cumsum([0, *counts[:-1]])).tolist()
+        each = divided(seconds, counts)
+        reports = [who_reports(*own, self.deadline) for own in zip(each, divided(lost, counts), strict=True)]
+        lasts = [round_lasts(*own, self.deadline) for own in zip(each, reports, strict=True)]
+        return seconds, np.concatenate(reports), lasts
 
     def lost(self, seed: int, round: Rounds, clients: ArrayLike) -> NDArray[np.bool_]:
         """(clients,): who drops out of this round."""

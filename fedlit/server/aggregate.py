@@ -1,10 +1,9 @@
 """From trained clients to the pseudo-gradients that the optimisers of servers step along, for all of them at once."""
 
 from collections.abc import Sequence
+from itertools import accumulate
 
-import torch
-
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, together
 from fedlit.params import Params, scale, subtract, weighted_means
 
 
@@ -19,12 +18,18 @@ def pseudo_gradients(models: Params, cohorts: Sequence[Cohort], steps: Sequence[
         cohorts: the clients of each.
         steps: the length of each one's step.
     """
-    reported, weights = [cohort.reported for cohort in cohorts], [cohort.weights for cohort in cohorts]
-    moved = {name: models[name] - mean for name, mean in weighted_means(reported, weights).items()}
+    counts, weights = [len(cohort.clients) for cohort in cohorts], together(cohorts, "weights")
+    reported = together(cohorts, "params")
+    if any(cohort.sent_params for cohort in cohorts):
+        reported = together(cohorts, "reported")
+    moved = {name: models[name] - mean for name, mean in weighted_means(reported, weights, counts).items()}
     if any(cohort.discounts.numel() for cohort in cohorts):
-        ways = [_ways(cohort, own) for cohort, own in zip(cohorts, reported, strict=True)]
-        discounted = [cohort.weights * cohort.discounts for cohort in cohorts]
-        moved |= scale(weighted_means(ways, discounted), -1)
+        ways = subtract(
+            {name: value for name, value in reported.items() if name not in cohorts[0].own},
+            together(cohorts, "received"),
+        )
+        discounts = together(cohorts, "discounts")
+        moved |= scale(weighted_means(ways, weights * discounts, counts), -1)
     for place, step in enumerate(steps):
         if step != 1:
             for value in moved.values():
@@ -32,23 +37,16 @@ def pseudo_gradients(models: Params, cohorts: Sequence[Cohort], steps: Sequence[
     return moved
 
 
-def _ways(cohort: Cohort, reported: Params) -> Params:
-    """Stacked: from what each client received to what it reported."""
-    return subtract({name: value for name, value in reported.items() if name not in cohort.own}, cohort.received)
-
-
 def averaged_buffers(cohorts: Sequence[Cohort]) -> Params:
     """Stacked, for each server: float buffers are averaged with the weights; integer ones (counters) are those of the
     first reporting client."""
-    buffers = [cohort.buffers for cohort in cohorts]
-    if not any(buffers):
+    buffers: Params = together(cohorts, "buffers")
+    if not buffers:
         return {}
-    floats = [{name: value for name, value in own.items() if value.is_floating_point()} for own in buffers]
-    averaged = weighted_means(floats, [cohort.weights for cohort in cohorts])
-    firsts = [int(cohort.reports.int().argmax()) for cohort in cohorts]
-    counters = {
-        name: torch.stack([own[name][first] for own, first in zip(buffers, firsts, strict=True)])
-        for name in buffers[0]
-        if name not in averaged
-    }
+    counts = [len(cohort.clients) for cohort in cohorts]
+    floats = {name: value for name, value in buffers.items() if value.is_floating_point()}
+    averaged = weighted_means(floats, together(cohorts, "weights"), counts)
+    starts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
+    firsts = [start + int(cohort.reports.int().argmax()) for start, cohort in zip(starts, cohorts, strict=True)]
+    counters = {name: value[firsts] for name, value in buffers.items() if name not in averaged}
     return averaged | counters

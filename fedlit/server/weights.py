@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, together
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.params import below
 from fedlit.recorded import Recorded
@@ -54,6 +54,10 @@ class Counting(Weighting):
         """(clients,) the numbers."""
         raise NotImplementedError
 
+    def all_counts(self, cohorts: Sequence[Cohort]) -> Tensor:
+        """The same for the clients of all cohorts."""
+        return below([self.counts(cohort) for cohort in cohorts])
+
     def weigh(self, cohort: Cohort) -> Weighed:
         """By their numbers."""
         return Weighed(normalise(self.counts(cohort), cohort.reports))
@@ -62,7 +66,8 @@ class Counting(Weighting):
         """By their numbers, unless a subclass weighs a cohort in another way."""
         if type(self).weigh is not Counting.weigh:
             return super().weigh_each(cohorts)
-        each = normalise_each([self.counts(cohort) for cohort in cohorts], [cohort.reports for cohort in cohorts])
+        lengths = [len(cohort.clients) for cohort in cohorts]
+        each = normalise_each(self.all_counts(cohorts), together(cohorts, "reports"), lengths)
         return [Weighed(weights) for weights in each]
 
 
@@ -74,6 +79,11 @@ class Samples(Counting):
     def counts(self, cohort: Cohort) -> Tensor:
         """Sizes."""
         return cohort.sizes
+
+    def all_counts(self, cohorts: Sequence[Cohort]) -> Tensor:
+        """Sizes of all."""
+        sizes: Tensor = together(cohorts, "sizes")
+        return sizes
 
 
 class Uniform(Counting):
@@ -149,11 +159,10 @@ class ExpAlpha(Weighting):
 
 def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[Cohort], weighting: Weighting) -> None:
     """Weights are shares of the reporting clients; anything else is the weighting's mistake, and is said so."""
-    weights, reports = [own.weights for own in weighed], [cohort.reports for cohort in cohorts]
-    if are_shares(weights, reports) and all(math.isfinite(own.step) for own in weighed):
+    if are_shares([own.weights for own in weighed], cohorts) and all(math.isfinite(own.step) for own in weighed):
         return
     for own, cohort in zip(weighed, cohorts, strict=True):
-        if not are_shares([own.weights], [cohort.reports]) or not math.isfinite(own.step):
+        if not are_shares([own.weights], [cohort]) or not math.isfinite(own.step):
             refuse_weights(own, cohort, weighting)
 
 
@@ -176,13 +185,14 @@ def refuse_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> No
     )
 
 
-def are_shares(weights: Sequence[Tensor], reports: Sequence[Tensor]) -> bool:
+def are_shares(weights: Sequence[Tensor], cohorts: Sequence[Cohort]) -> bool:
     """Whether those of all cohorts are right: what is not finite fails the first comparison or the second."""
-    if any(own.shape != sends.shape for own, sends in zip(weights, reports, strict=True)):
+    lengths = [own.numel() for own in weights]
+    if lengths != [len(cohort.clients) for cohort in cohorts] or any(own.dim() != 1 for own in weights):
         return False
-    together, sending = below(weights).numpy(), below(reports).numpy()
-    sums = np.add.reduceat(together, np.cumsum([0, *(own.numel() for own in weights[:-1])]))
-    return bool(together.min() >= 0 and (abs(sums - 1) <= 1e-6).all() and not together[~sending].any())
+    shares, sending = below(weights).numpy(), together(cohorts, "reports").numpy()
+    sums = np.add.reduceat(shares, np.cumsum([0, *lengths[:-1]]))
+    return bool(shares.min() >= 0 and (abs(sums - 1) <= 1e-6).all() and not shares[~sending].any())
 
 
 def _shown(weights: np.ndarray) -> str:
@@ -199,16 +209,15 @@ def normalise(values: Tensor, reports: Tensor) -> Tensor:
     return values / total
 
 
-def normalise_each(counts: Sequence[Tensor], reports: Sequence[Tensor]) -> Sequence[Tensor]:
-    """The same for several cohorts, of whole numbers."""
-    lengths = [own.numel() for own in counts]
-    starts, sends = np.cumsum([0, *lengths[:-1]]), below(reports).numpy()
-    values = below(counts).numpy() * sends
+def normalise_each(counts: Tensor, reports: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
+    """The same for several cohorts, of whole numbers, so many after each other."""
+    starts, sends = np.cumsum([0, *lengths[:-1]]), reports.numpy()
+    values = counts.numpy() * sends
     is_empty = np.add.reduceat(values, starts) == 0
     if is_empty.any():
         values = np.where(np.repeat(is_empty, lengths), sends, values)
     sums = np.add.reduceat(values, starts, dtype=np.float64)
-    return torch.split(torch.from_numpy(values / np.repeat(sums, lengths)), lengths)
+    return torch.split(torch.from_numpy(values / np.repeat(sums, lengths)), [*lengths])
 
 
 def named_weightings() -> dict[str, type[Weighting]]:

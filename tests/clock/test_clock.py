@@ -134,8 +134,7 @@ def test_servers_that_are_asked_together_get_what_each_gets_alone(processing: An
     )
     numbers = np.repeat(rounds, [3, 2])
     together = clock.reports_of(0, numbers, np.concatenate(clients), np.concatenate(work), [3, 2])
-    for own, round, ids, units in zip(together, rounds, clients, work, strict=True):
-        alone = clock.report_times(0, round, ids, units)
-        np.testing.assert_array_equal(own.seconds, alone.seconds)
-        np.testing.assert_array_equal(own.reports, alone.reports)
-        assert own.lasts == alone.lasts
+    each = [clock.report_times(0, *own) for own in zip(rounds, clients, work, strict=True)]
+    np.testing.assert_array_equal(together[0], np.concatenate([own.seconds for own in each]))
+    np.testing.assert_array_equal(together[1], np.concatenate([own.reports for own in each]))
+    assert together[2] == [own.lasts for own in each]

@@ -284,8 +284,8 @@ SERVER = (
     Mutant(
         "buffer-discount-unused",
         "server/aggregate.py",
-        "discounted = [cohort.weights * cohort.discounts for cohort in cohorts]",
-        "discounted = [cohort.weights for cohort in cohorts]",
+        "weighted_means(ways, weights * discounts, counts)",
+        "weighted_means(ways, weights, counts)",
         "the server's step has the discounts of its reports",
         ("test_buffer.py::test_every_step_matches_the_oracle",),
     ),

@@ -85,7 +85,7 @@ def test_pseudo_gradients_of_several_servers_are_those_of_each_alone() -> None:
     two = {name: value[:2] for name, value in trained(3).items()}
     cohorts = [
         make_cohort(params=trained(), weights=WEIGHTS),
-        make_cohort(params=two, weights=torch.tensor([0.1, 0.9], dtype=torch.float64)),
+        make_cohort((5, 10), params=two, weights=torch.tensor([0.1, 0.9], dtype=torch.float64)),
     ]
     together = pseudo_gradients(stack(z), cohorts, [1.0, 0.25])
     for place, length in enumerate((1.0, 0.25)):
