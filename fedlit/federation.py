@@ -7,7 +7,7 @@ server. A server's model does not change while its clients train, so they are tr
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
+from fedlit.data.pooled import Pooled
 from fedlit.flight import Filling, Flight, fill
 from fedlit.gathering import Gathering
 from fedlit.params import Params, clone, row, rows, stack, stacked_sq_norm
@@ -42,7 +43,10 @@ class Moment:
     time: float
     formed: int
     staleness: float
+    models: Params
+    """Stacked: those of the servers that step in it."""
     servers: dict[int, Snapshot]
+    """What else each of them was, by id."""
     flight: Flight
 
 
@@ -89,13 +93,14 @@ class Federation:
         buffer: Buffer | None = None,
     ) -> "Federation":
         """The servers of a run. The first has the trainer's callbacks, each other one copies of those that decide."""
-        population = 1 if client.pools_data else data.num_clients
+        everyone = Pooled(data).sizes if client.pools_data else data.sizes
+        population = len(everyone)
         groups = data.load(0, range(population)).groups if cloud is not None else []
         parts = [np.arange(population)] if cloud is None else cloud.clients_of(population, groups, seed)
         servers = []
         for number, clients in enumerate(parts):
             own = callbacks if number == 0 else [deepcopy(callback) for callback in callbacks if callback.decides]
-            sizes = data.sizes if cloud is None else data.sizes[torch.from_numpy(clients)]
+            sizes = everyone if cloud is None else everyone[torch.from_numpy(clients)]
             servers.append(open_one(own, sizes=sizes, id=number, clients=clients))
         return cls(servers, cloud, seed, buffer)
 
@@ -288,18 +293,17 @@ class Federation:
 
     def snapshot(self, servers: Sequence[Server]) -> Moment:
         """What `restore` needs to undo a round in which these servers step."""
-        models = rows(clone(self.models(servers)), len(servers))
-        snapshots = {server.id: server.snapshot(model) for server, model in zip(servers, models, strict=True)}
-        return Moment(self.time, self.formed, self.staleness, snapshots, self.flight)
+        snapshots = {server.id: server.snapshot({}) for server in servers}
+        return Moment(self.time, self.formed, self.staleness, clone(self.models(servers)), snapshots, self.flight)
 
     def restore(self, before: Moment) -> None:
         """Back to the end of the last finished round; cohorts are gathered again."""
         self.time, self.formed, self.staleness = before.time, before.formed, before.staleness
         self.flight = before.flight
         self._waiting.clear()
-        for server in self.servers:
-            if server.id in before.servers:
-                server.restore(before.servers[server.id])
+        models = rows(before.models, len(before.servers))
+        for model, (id, snapshot) in zip(models, before.servers.items(), strict=True):
+            self.servers[self._places[id]].restore(replace(snapshot, model=model))
 
     def state_dict(self) -> dict[str, Any]:
         """Every server, the time, and who is in flight."""

@@ -190,7 +190,7 @@ class Gathering:
         """
         options, ids = self.options, server.clients if among is None else among
         draw = server.rounds if draw is None else draw
-        sizes = self.population.sizes.numpy()[ids]
+        sizes = server.sizes.numpy() if among is None else self.population.sizes.numpy()[ids]
         if count is None:
             count = 1 if self.client.pools_data else options.clients_per_round
         known: dict[str, Any] = {"server": server.id} if server.id else {}

@@ -148,7 +148,7 @@ class EarliestSampler(Sampler):
         self, seed: int, round: int, sizes: np.ndarray, count: int, *, arrivals: Arrivals = None, server: int = 0
     ) -> Selection:
         """The first `count`; the others stand in the order of their arrival."""
-        order = by_arrival(arrivals, np.arange(len(sizes)))
+        order = by_arrival(arrivals)
         chosen = sorted(order[:count])
         return Selection(chosen, chosen, order=[order])
 
@@ -192,10 +192,11 @@ class QuotaSampler(Sampler):
         return Selection(chosen, chosen, order=order)
 
 
-def by_arrival(arrivals: Arrivals, among: np.ndarray) -> list[int]:
-    """Who shows up first; ties go to the lowest id."""
+def by_arrival(arrivals: Arrivals, among: np.ndarray | None = None) -> list[int]:
+    """Who shows up first, of all or among these; ties go to the lowest id."""
     assert arrivals is not None, "rules.check_clock"
-    order: list[int] = among[np.argsort(arrivals[among], kind="stable")].tolist()
+    first = arrivals.argsort(kind="stable") if among is None else among[arrivals[among].argsort(kind="stable")]
+    order: list[int] = first.tolist()
     return order
 
 
