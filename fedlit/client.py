@@ -29,7 +29,7 @@ from fedlit.local import NOT_ASKED, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.mistakes import changed_in_place, check_answer, in_our_words
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded
-from fedlit.states import INITIAL, RECEIVED, ZEROS, ModelRow, StateSpec, check_state_names
+from fedlit.states import INITIAL, RECEIVED, ModelRow, StateSpec, check_state_names
 from fedlit.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
 from fedlit.task import LOSSES, Task, find_task
 from fedlit.weights_file import WeightsFile
@@ -388,14 +388,16 @@ class Client(Recorded, LightningModule):
         if not spec:
             return {}
         like = next(iter(received.values()))
-        zeros = {name: torch.zeros_like(value) for name, value in initial.items()}
-        models = {RECEIVED: received, INITIAL: expand(initial, len(like)), ZEROS: expand(zeros, len(like))}
+        count = like.shape[0]
         rows: dict[str, Tensor] = {}
         for name, value in spec.items():
-            if isinstance(value, ModelRow):
-                rows |= with_prefix(name, models[value])
+            if not isinstance(value, ModelRow):
+                rows[name] = like.new_full((count,), value)
+            elif value is RECEIVED:
+                rows |= with_prefix(name, received)
             else:
-                rows[name] = like.new_full((len(like),), value)
+                model = initial if value is INITIAL else {key: torch.zeros_like(own) for key, own in initial.items()}
+                rows |= with_prefix(name, expand(model, count))
         return rows
 
     def context(self, cohort: Cohort) -> dict[str, Tensor]:

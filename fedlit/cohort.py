@@ -174,7 +174,7 @@ class Cohort:
         """The task loss of the clients that trained, weighted by n_i; NaN where none did."""
         # numpy: these are short rows, and torch's operators cost ten times as much on them
         losses, sizes = self.losses.numpy().astype(np.float64), self.sizes.numpy() * (self.steps.numpy() > 0)
-        return float(np.nan_to_num(losses) @ sizes / sizes.sum()) if sizes.any() else float("nan")
+        return float(np.where(sizes > 0, losses, 0.0) @ sizes / sizes.sum()) if sizes.any() else float("nan")
 
     def model(self, name: str) -> Params:
         """Stacked: the whole-model state `name` as a parameter dict."""

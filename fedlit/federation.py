@@ -220,7 +220,7 @@ class Federation:
 
     def _go_on(self, event: Event, number: int) -> None:
         """Servers that have waited for their reports, and perhaps for each other."""
-        self.staleness = float(np.mean([number - server.stepped for server in event.servers]))
+        self.staleness = sum(number - server.stepped for server in event.servers) / len(event.servers)
         if self.cloud is not None and len(event.servers) == self.cloud.together:
             self.formed += event.servers[0].rounds == self.formed
         for server in event.servers:

@@ -22,7 +22,6 @@ from pytorch_lightning.loops.fit_loop import _FitLoop
 from pytorch_lightning.profilers import Profiler
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
@@ -375,10 +374,11 @@ class FederatedLoop(_FitLoop):
         return self.ranks.same(up) if left else False
 
     def call(self, server: Server, hook: str, *args: Any) -> None:
-        """Call a hook of every callback of a server, in order."""
+        """Call a hook of every callback of a server, in order; most have something to do in one of them only."""
         for callback in server.callbacks:
-            with located(f"in round {self.rounds_done + 1}, in {hook} of {type(callback).__name__}"):
-                getattr(callback, hook)(self.trainer, self.client, *args)
+            if has_hook(callback, hook, ServerCallback):
+                with located(f"in round {self.rounds_done + 1}, in {hook} of {type(callback).__name__}"):
+                    getattr(callback, hook)(self.trainer, self.client, *args)
 
     def profile(self, phase: str) -> AbstractContextManager[object]:
         """Lightning's profiler, over a phase of the round."""
@@ -390,7 +390,7 @@ class FederatedLoop(_FitLoop):
 
     def _is_overridden(self, hook: str) -> bool:
         """Whether any callback has something to do in a hook of Lightning's."""
-        return any(is_overridden(hook, callback, Callback) for callback in self._callbacks())
+        return any(has_hook(callback, hook, Callback) for callback in self._callbacks())
 
     def _callbacks(self) -> list[Callback]:
         callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]  # set by Lightning's connector
@@ -663,3 +663,8 @@ class FederatedLoop(_FitLoop):
             call._call_callback_hooks(self.trainer, f"on_validation_{hook}")
             call._call_lightning_module_hook(self.trainer, f"on_validation_{hook}")
         self.trainer.training = True
+
+
+def has_hook(callback: Callback, hook: str, base: type[Callback]) -> bool:
+    """Whether a callback has something to do in a hook that its base leaves empty; Lightning's own word takes long."""
+    return getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)

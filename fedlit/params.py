@@ -58,7 +58,8 @@ def weighted_means(stacked: Mapping[str, Tensor], weights: Tensor, counts: Seque
     def mean(values: Tensor) -> Tensor:
         whole = values.double()
         rows = whole.flatten(1) if whole.dim() > 1 else whole.unsqueeze(1)
-        means = torch.cat([torch.mm(*own) for own in zip(shares, torch.split(rows, [*counts]), strict=True)])
+        each = [torch.mm(*own) for own in zip(shares, torch.split(rows, [*counts]), strict=True)]
+        means = torch.cat(each) if len(each) > 1 else each[0]
         return means.view(len(counts), *whole.shape[1:]).to(values.dtype)
 
     return {name: mean(value) for name, value in stacked.items()}

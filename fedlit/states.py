@@ -135,11 +135,14 @@ class ClientStates:
             return {}
         known = [k for k, client in enumerate(clients) if client in self._slots]
         kept = self.kept(list(defaults), [clients[k] for k in known]) if known else {}
+        kept = {name: value.to(defaults[name].dtype) for name, value in kept.items()}  # a callback may have changed it
+        if known and len(known) == len(clients):
+            return kept
         rows = {}
         for name, default in defaults.items():
             rows[name] = default.clone()
             if known:
-                rows[name][known] = kept[name].to(default.dtype)  # a callback may have changed it
+                rows[name][known] = kept[name]
         return rows
 
     def keeps(self, name: str) -> bool:
@@ -148,11 +151,11 @@ class ClientStates:
 
     def kept(self, names: Sequence[str], clients: Sequence[int]) -> dict[str, Tensor]:
         """Stacked rows of clients that are touched."""
-        slots = [self._slots[client] for client in clients]
+        slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
         stored: dict[str, Tensor] = {}
         if self._store is not None and any(name not in self._rows for name in names):
             stored = self._store.read(clients)
-        return {name: self._rows[name][slots] if name in self._rows else stored[name] for name in names}
+        return {name: self._rows[name].index_select(0, slots) if name in self._rows else stored[name] for name in names}
 
     def column(self, name: str) -> Tensor:
         """One state of all touched clients, in the order of `touched` (a view where it is in memory)."""
@@ -173,14 +176,16 @@ class ClientStates:
 
     def _update_memory(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
-        held = {name: self._rows[name][known] for name in rows if name in self._rows}
+        held = {name: self._rows[name].index_select(0, known) for name in rows if name in self._rows}
         self._before = _Before(len(self._slots), frozenset(self._rows), known, held)
-        for client in clients:
-            self._slots.setdefault(client, len(self._slots))
-        slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
+        slots = known
+        if len(known) < len(clients):
+            for client in clients:
+                self._slots.setdefault(client, len(self._slots))
+            slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
         for name, value in rows.items():
             self._reserve(name, value)
-            self._rows[name][slots] = value.detach().to(self._rows[name].dtype)
+            self._rows[name].index_copy_(0, slots, value.detach().to(self._rows[name].dtype))
 
     def commit(self) -> None:
         """The last update stands."""
