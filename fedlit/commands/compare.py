@@ -10,7 +10,7 @@ from rich.table import Table
 from fedlit.catalogue import metric
 from fedlit.errors import require
 from fedlit.experiments.commandline import add_runner_arguments
-from fedlit.experiments.compare import Comparison, default_folder, read_configs
+from fedlit.experiments.compare import Comparison, default_folder, described, read_configs
 from fedlit.experiments.ledger import Ledger
 from fedlit.results import Run
 from fedlit.run import chosen_by
@@ -41,7 +41,8 @@ def main(args: argparse.Namespace) -> int:
     configs = read_configs(names, args.overrides, data_seeds=args.data_seeds)
     folder = args.out or default_folder(configs, args.overrides, data_seeds=args.data_seeds)
     with chosen_by("--out DIR", folder):
-        ledger = Ledger.open(folder / "compare.json", {"command": "compare"})
+        about = described(configs, args.overrides, data_seeds=args.data_seeds)
+        ledger = Ledger.open(folder / "compare.json", about)
         ledger.make_folder()
     comparison = Comparison(configs, args.seeds, args.overrides, ledger, data_seeds=args.data_seeds)
     console = Console(markup=False, emoji=False, highlight=False)  # names and reasons are anybody's

@@ -1,5 +1,6 @@
 """A comparison: several configs, each with several seeds, and the same overrides for all."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,13 @@ def read_configs(names: Sequence[str], overrides: Sequence[str], *, data_seeds: 
         alike = [other.path for other in configs if other.name == config.name]
         require(len(alike) == 1, f"--configs names '{config.name}' twice ({', '.join(alike)}). Give each another name.")
     return configs
+
+
+def described(configs: Sequence[Config], overrides: Sequence[str], *, data_seeds: bool) -> dict[str, Any]:
+    """What a comparison is of: a folder with runs of other options, or of a config that was edited, is refused."""
+    options = shlex.join([*overrides, *(["--data_seeds"] if data_seeds else [])])
+    content = {f"the config {config.name}": fingerprint({"config": read_yaml(config.path)}) for config in configs}
+    return {"command": "compare", "the options of all runs": options, **content}
 
 
 def default_folder(configs: Sequence[Config], overrides: Sequence[str], *, data_seeds: bool) -> Path:

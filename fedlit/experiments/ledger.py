@@ -53,12 +53,15 @@ class Ledger:
                 f"{path} is damaged: fedlit replaces it as a whole, so something else wrote to it. Delete it and "
                 "repeat the command; finished runs stay and are not run again."
             ) from error
-        changed = [name for name in about if held and held.get("about", {}).get(name) != about[name]]
+        known = held.get("about", {})
+        changed = [name for name in about if name in known and known[name] != about[name]]
         if changed:
+            begun = [f" It was begun with {known[name]}." for name in changed if str(known[name]).startswith("--")]
             raise ConfigError(
-                f"{path} records other runs than these: {', '.join(changed)} changed. Give the options that it was "
-                "begun with, or another folder with --out DIR."
+                f"{path} records other runs than these: {', '.join(changed)} changed.{''.join(begun)} Give the options "
+                "that it was begun with, or another folder with --out DIR."
             )
+        ledger.about = known | about
         return ledger
 
     def make_folder(self) -> None:
@@ -71,17 +74,20 @@ class Ledger:
         RunFolder(self.path.parent).write_json(self.path, content)
 
     def enter(self, job: Job) -> Trial:
-        """The trial of a job: the recorded one, or a new one where there is none or where it was run otherwise."""
+        """The trial of a job: the recorded one, or a new one where there is none or where it was run otherwise.
+
+        What was run otherwise is not taken for this job, even if it is finished: `fit` will say what differs.
+        """
         trial = self.trials.get(job.name)
-        if trial is None or trial.arguments != list(job.arguments):
+        is_other = trial is not None and trial.arguments != list(job.arguments)
+        if trial is None or is_other:
             trial = Trial(job.name, dict(job.parameters), list(job.arguments), run=job.folder.name)
             self.trials[job.name] = trial
         summary = job.summary()
         long_enough = summary.get("rounds", 0) >= job.rounds or trial.status == "finished"  # less if stopped early
-        if summary.get("finished") and long_enough:
-            trial.status, trial.reason = "finished", ""
-        elif trial.status != "failed":
-            trial.status = "waiting"
+        if trial.status != "failed":
+            finished = summary.get("finished") and long_enough and not is_other
+            trial.status = "finished" if finished else "waiting"
         return trial
 
     def note(self, outcome: Outcome) -> Trial:

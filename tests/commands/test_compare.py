@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedlit.errors import ConfigError
+from fedlit.experiments.compare import described, read_configs
+from fedlit.experiments.ledger import Ledger
 from fedlit.results import find_runs
 from tests.conftest import SHIPPED, Call
 from tests.experiments.sweeps import TINY
@@ -77,6 +80,21 @@ def test_from_one_command_to_table_report_and_dashboard_and_more_seeds_run_only_
     assert sorted((run.algorithm, run.seed) for run in runs) == [
         *(("FedAvg", (0, 0)), ("FedAvg", (1, 0)), ("FedProx", (0, 0)), ("FedProx", (1, 0))),
     ]
+    other = call(f"{words} --seeds 1 --model.lr 0.05")
+    assert other.code == 2
+    assert "the options of all runs changed. It was begun with --data.num_clients 4" in other.err
+    assert "another folder with --out DIR" in other.err
+
+
+def test_a_folder_with_runs_of_a_config_that_was_edited_is_refused(workplace: Path) -> None:
+    write_config(workplace / "own.yaml", 2)
+    before = described(read_configs(["own.yaml"], [], data_seeds=False), [], data_seeds=False)
+    Ledger.open(Path("out/compare.json"), before).make_folder()
+    Ledger.open(Path("out/compare.json"), before).save()
+    write_config(workplace / "own.yaml", 3)
+    after = described(read_configs(["own.yaml"], [], data_seeds=False), [], data_seeds=False)
+    with pytest.raises(ConfigError, match="the config own changed"):
+        Ledger.open(Path("out/compare.json"), after)
 
 
 def write_config(path: Path, clients_per_round: int) -> None:

@@ -72,6 +72,16 @@ def test_what_failed_stays_failed_unless_it_is_run_with_other_settings(tmp_path:
     assert ledger.enter(job_in(tmp_path, lr=0.01)).status == "waiting"
 
 
+def test_a_finished_run_of_other_settings_is_not_taken_for_this_one(tmp_path: Path) -> None:
+    ledger, job, other = open_in(tmp_path), job_in(tmp_path), job_in(tmp_path, lr=0.01)
+    write_summary(job, finished=True, rounds=10)
+    assert ledger.enter(job).status == "finished"
+    assert ledger.enter(other).status == "waiting"
+    ledger.note(Outcome(other, "failed", 1.0, "It holds a run with other settings."))
+    assert ledger.enter(other).status == "failed"
+    assert ledger.enter(job).status == "waiting"
+
+
 def test_what_ran_when_the_record_was_written_is_to_be_run(tmp_path: Path) -> None:
     ledger, job = open_in(tmp_path), job_in(tmp_path)
     ledger.enter(job).status = "running"
@@ -90,6 +100,12 @@ def test_a_record_of_something_else_is_refused(tmp_path: Path) -> None:
     open_in(tmp_path).save()
     with pytest.raises(ConfigError, match="method changed"):
         Ledger.open(tmp_path / "sweep.json", {"method": "random"})
+
+
+def test_what_the_record_does_not_know_is_added_to_it(tmp_path: Path) -> None:
+    open_in(tmp_path).save()
+    Ledger.open(tmp_path / "sweep.json", {"seed": 3}).save()
+    assert Ledger.open(tmp_path / "sweep.json", {"method": "grid"}).about == {"method": "grid", "seed": 3}
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
