@@ -666,5 +666,5 @@ class FederatedLoop(_FitLoop):
 
 
 def has_hook(callback: Callback, hook: str, base: type[Callback]) -> bool:
-    """Whether a callback has something to do in a hook that its base leaves empty; Lightning's own word takes long."""
+    """Whether a callback has something to do in a hook that its base leaves empty; Lightning's own check takes long."""
     return getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
