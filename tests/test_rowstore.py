@@ -161,6 +161,18 @@ def test_slots_are_used_again_when_no_checkpoint_needs_them(tmp_path: Path) -> N
     assert sizes[-1] <= 4096 * (1 + 3 * 4)  # a header; this round's rows, the last one's, and two checkpoints'
 
 
+def test_row_that_a_checkpoint_needs_is_not_overwritten(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    store.write([0], rows([0], 100.0))
+    store.commit()
+    index = store.index()
+    store.saved()
+    for mark in (200.0, 300.0):  # the first replaces the row, the second would be written where it was
+        store.write([0, 1], rows([0, 1], mark))
+        store.commit()
+    assert content(RowStore.load(tmp_path, index, Ranks())) == {0: 100.0}
+
+
 def test_who_goes_on_from_the_checkpoint_before_leaves_the_rows_of_the_last_one(tmp_path: Path) -> None:
     store = new_store(tmp_path)
     before = store.index()

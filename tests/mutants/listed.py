@@ -405,7 +405,7 @@ KEPT = (
         "if place.era == self._era:",
         "if place.era <= self._era:",
         "a row that a checkpoint needs is never overwritten",
-        ("test_rowstore.py::test_store_is_a_dictionary_and_every_checkpoint_keeps_its_rows",),
+        ("test_rowstore.py::test_row_that_a_checkpoint_needs_is_not_overwritten",),
     ),
     Mutant(
         "rowstore-discard",
