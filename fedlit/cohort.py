@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.params import Params, below, stacked_sq_norm, under_prefix
+from fedlit.params import Params, all_below, below, stacked_sq_norm, under_prefix
 from fedlit.whole import Whole
 
 _FILLED_BY = {
@@ -354,9 +354,7 @@ def together(cohorts: Sequence[Cohort], name: str) -> Any:
     if whole is not None and name in whole and not any(name in vars(cohort) for cohort in cohorts):
         return whole.all(name)
     parts = [getattr(cohort, name) for cohort in cohorts]
-    if isinstance(parts[0], Tensor):
-        return below(parts)
-    return {key: below([part[key] for part in parts]) for key in parts[0]}
+    return below(parts) if isinstance(parts[0], Tensor) else all_below(parts)
 
 
 def whole_of(cohorts: Sequence[Cohort]) -> Whole | None:

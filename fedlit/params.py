@@ -84,6 +84,11 @@ def below(parts: Sequence[Tensor]) -> Tensor:
     return first.as_strided((count, *row), (row.numel(), *first.stride()[1:]))
 
 
+def all_below(parts: Sequence[Mapping[str, Tensor]]) -> Params:
+    """The same for stacked dicts, name by name."""
+    return {name: below([part[name] for part in parts]) for name in parts[0]}
+
+
 def expand(params: Mapping[str, Tensor], clients: int) -> Params:
     """The same model for every client, as views: no memory is copied."""
     return {name: value.detach().expand(clients, *value.shape) for name, value in params.items()}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from fedlit.cohort import Cohort, together
-from fedlit.params import Params, scale, subtract, weighted_means
+from fedlit.params import Params, all_below, scale, subtract, weighted_means
 
 
 def pseudo_gradients(models: Params, cohorts: Sequence[Cohort], steps: Sequence[float]) -> Params:
@@ -21,7 +21,7 @@ def pseudo_gradients(models: Params, cohorts: Sequence[Cohort], steps: Sequence[
     counts, weights = [len(cohort.clients) for cohort in cohorts], together(cohorts, "weights")
     reported = together(cohorts, "params")
     if any(cohort.sent_params for cohort in cohorts):
-        reported = together(cohorts, "reported")
+        reported = all_below([cohort.reported for cohort in cohorts])
     moved = {name: models[name] - mean for name, mean in weighted_means(reported, weights, counts).items()}
     if any(cohort.discounts.numel() for cohort in cohorts):
         ways = subtract(
