@@ -1,12 +1,14 @@
 """What README and docs show is run: Python blocks as they stand (with fewer rounds), commands on small data."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from fedlit import FedAvg, cli
+from fedlit import Client, FedAvg, ServerCallback, cli
+from fedlit.commandline.parse_errors import argument_names
 from tests.problems import run, tiny_net
 
 ROOT = Path(__file__).parent.parent
@@ -64,6 +66,17 @@ def test_the_environment_is_activated_before_the_first_command() -> None:
     for page in ("README.md", "docs/start.md", "docs/howto.md"):
         text = (ROOT / page).read_text()
         assert text.index("source .venv/bin/activate") < text.index("\nfedlit "), page
+
+
+def test_extending_lists_the_options_whose_names_are_taken_and_every_hook() -> None:
+    text = (ROOT / "docs" / "extending.md").read_text()
+    hooks = [name for name, own in vars(ServerCallback).items() if name.startswith("on_") and callable(own)]
+    signatures = [
+        f"`{name}({', '.join(inspect.signature(getattr(ServerCallback, name)).parameters)})`" for name in hooks
+    ]
+    assert len(hooks) == 6
+    assert [name for name in argument_names(Client) if f"`{name}`" not in text] == []
+    assert [signature for signature in signatures if signature not in text] == []
 
 
 def test_readme_shows_the_two_commands_first() -> None:
