@@ -10,7 +10,7 @@ sequential engine sets it and the vectorized engine maps over it.
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from fedlit.keys import GeneratorOf
 from fedlit.local import NOT_ASKED, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.mistakes import changed_in_place, check_answer, in_our_words
 from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
-from fedlit.recorded import Recorded
+from fedlit.recorded import Recorded, refuse_unknown
 from fedlit.states import INITIAL, RECEIVED, ModelRow, StateSpec, check_state_names
 from fedlit.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
 from fedlit.task import LOSSES, Task, find_task
@@ -123,8 +123,10 @@ class Client(Recorded, LightningModule):
         average_kept: bool = False,
         task: str | Task | None = None,
         init_from: str | WeightsFile | None = None,
+        **unknown: Never,
     ) -> None:
         super().__init__()
+        refuse_unknown(self, unknown)
         require(lr > 0, f"model.lr is {lr}, but a learning rate must be above 0.")
         require(0 <= momentum < 1, f"model.momentum is {momentum}; give a number from 0 up to, but not including, 1.")
         require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
@@ -333,7 +335,8 @@ class Client(Recorded, LightningModule):
     def kept(self, name: str) -> Params:
         """A whole-model state (`state_spec`) as a parameter dict."""
         group = getattr(self, name)
-        assert isinstance(group, TensorGroup)
+        if not isinstance(group, TensorGroup):
+            raise ConfigError(f"'{name}' of {type(self).__name__} is one number, not a whole model. Write self.{name}.")
         return group.read()
 
     def along(self, direction: Params) -> Tensor:

@@ -14,6 +14,7 @@ FedlitError
 
 import difflib
 import errno
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,9 @@ _REASONS = (
     | dict.fromkeys((errno.ENOTDIR, errno.EEXIST), _NO_FOLDER)
     | {errno.ENAMETOOLONG: _TOO_LONG, errno.ENOENT: _NOWHERE}
 )
+
+_SHOWN = 6
+"""Keys that a message lists; a deep net has hundreds."""
 
 
 class FedlitError(Exception):
@@ -114,6 +118,8 @@ def located(where: str | Callable[[], str]) -> Iterator[None]:
         raise
     except Exception as error:
         error.add_note(_happened(where))
+        if isinstance(error, KeyError) and (keys := _keys_at_hand(error)):
+            error.add_note(keys)
         raise
 
 
@@ -132,6 +138,15 @@ def explained(path: Path) -> Iterator[None]:
 
 def _happened(where: str | Callable[[], str]) -> str:
     return f"This happened {where if isinstance(where, str) else where()}."
+
+
+def _keys_at_hand(error: KeyError) -> str:
+    """The keys of the states in the cohort that the failing code had: whole models have longer ones than expected."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "cohort" in frame.f_locals]
+    cohort = frames[-1].f_locals["cohort"] if frames else None
+    held = {name: list(getattr(cohort, name, ())) for name in ("state", "sent")}
+    shown = {name: [*keys[:_SHOWN], *(["…"] if len(keys) > _SHOWN else [])] for name, keys in held.items() if keys}
+    return " ".join(f"cohort.{name} has the keys {', '.join(keys)}." for name, keys in shown.items())
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -44,6 +44,11 @@ def in_our_words(error: Exception, step: str, batches_per_step: int) -> ConfigEr
             "`x, y, row_weights = batch`, or batch.x and batch.y, and reduce with the weights, which are 0 for "
             "padding: (losses * row_weights).sum(). self.task_loss(batch) does all of it."
         )
+    if isinstance(error, TypeError | AttributeError) and "'TensorGroup'" in text:
+        return ConfigError(
+            f"{place} reads a whole model as if it were a tensor or a dict ({text}). Write self.kept('name') for one "
+            "of state_spec(), and self.sent('name') for one of sent_spec(): a dict from parameters' names to tensors."
+        )
     if isinstance(error, AttributeError) and batches_per_step > 1 and "'tuple' object has no attribute" in text:
         return ConfigError(
             f"{place} reads its batch as one, but batches_per_step is {batches_per_step}: a step is given a tuple of "

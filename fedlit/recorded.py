@@ -7,7 +7,10 @@ constructor need nothing of their own, and the signatures that `--help` shows st
 
 import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import Any, Self
+
+from fedlit.errors import ConfigError, nearest
 
 Arguments = dict[str, Any]
 _KEPT = "_built_with"
@@ -30,6 +33,17 @@ class ReadFromFile(ABC):
     @abstractmethod
     def known_by(self) -> Arguments:
         """The arguments of its constructor, a fingerprint of the file's content among them."""
+
+
+def refuse_unknown(part: Recorded, given: Collection[str]) -> None:
+    """For a constructor that is handed options by its subclasses: name those that neither has."""
+    parameters = inspect.signature(type(part).__init__).parameters.values()
+    named = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    known = list(dict.fromkeys([*named, *inherited_arguments(type(part))[0]]))[1:]  # without self
+    for name in given:
+        raise ConfigError(
+            f"{type(part).__name__} has no argument '{name}'. {nearest(name, known)}It takes {', '.join(known)}."
+        )
 
 
 def arguments_of(part: Recorded) -> Arguments:

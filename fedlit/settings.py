@@ -156,7 +156,8 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
         more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
         raise ResumeError(
             f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}. Resume it with "
-            "the settings it began with (more rounds are fine), or start another run with --run DIR."
+            "the settings it began with (more rounds are fine), or start another run with --run DIR (in Python: "
+            "run=DIR)."
         )
 
 

@@ -14,6 +14,7 @@ from fedlit.catalogue import SHIPPED_MEASURES, STATES, measures_in, metric, show
 from fedlit.history import Best, History
 from fedlit.measure import ACCURACY
 from fedlit.metrics import first_round_at
+from fedlit.words import counted
 
 _PACKAGES = ("fedlit", "torch", "pytorch-lightning", "numpy")
 
@@ -66,7 +67,7 @@ def git_commit() -> str | None:
 
 def result_table(summary: dict[str, Any]) -> Table:
     """The small table at the end of a run."""
-    table = Table(title=f"after {summary['rounds']} rounds", title_justify="left")
+    table = Table(title=f"after {counted(summary['rounds'], 'round')}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("name", style="dim")

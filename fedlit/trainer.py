@@ -332,7 +332,8 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
             if not self.resume:
                 raise RunError(
                     f"{folder.path} already holds a run. Continue it with --resume, start anew with --overwrite, or "
-                    "choose another folder with --run DIR."
+                    "choose another folder with --run DIR. In Python: resume=True, overwrite=True or run=DIR of "
+                    "FederatedTrainer."
                 )
             check_same_settings(folder, config)
             found = find_checkpoint(folder)
@@ -383,7 +384,7 @@ def check_rounds(folder: RunFolder, done: int, rounds: int | None) -> None:
     if rounds is not None and rounds < done:
         raise ResumeError(
             f"{folder.path} holds a run with {done} finished rounds, but trainer.rounds is {rounds}. Give {done} or "
-            "more to resume it, or start another run with --run DIR."
+            "more to resume it, or start another run with --run DIR (in Python run=DIR)."
         )
 
 
@@ -394,7 +395,9 @@ def refuse_lightning_arguments(given: dict[str, Any]) -> None:
         if reason is not None:
             raise ConfigError(f"trainer.{name} makes no sense in a federated run: {reason}")
         known = [*FederatedTrainer.__init__.__annotations__, *REFUSED_TRAINER_ARGUMENTS]
-        raise ConfigError(f"FederatedTrainer has no argument '{name}'. {nearest(name, known)}See fedlit fit --help.")
+        raise ConfigError(
+            f"FederatedTrainer has no argument '{name}'. {nearest(name, known)}help(FederatedTrainer) explains all."
+        )
 
 
 def quiet_lightning() -> None:

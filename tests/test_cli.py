@@ -316,9 +316,9 @@ def test_help_without_a_command_lists_the_commands(call: Call, words: str) -> No
         ("fit --config cifar_imbalance_fedavg.yaml --data.fresh.clients 0", "data.fresh.clients is 0"),
         (
             "fit --config nothing.yaml",
-            "no config 'nothing.yaml'.*fedlit ships: .*synthetic_fedavg.yaml, .*synthetic_fedbc",
+            "no config 'nothing.yaml'.*own. 'fedlit list configs' lists those that fedlit ships",
         ),
-        ("fit --config synthetic_fedbv.yaml", "Did you mean 'synthetic_fedbc.yaml'"),
+        ("fit --config synthetic_fedbv.yaml", "own. Did you mean 'synthetic_fedbc'. 'fedlit list configs' lists"),
         ("fit --config synthetic_fedbc.yaml --trainer.rounds", "--trainer.rounds has no value"),
         ("fit --config synthetic_fedbc.yaml 3", "'3' belongs to no option"),
     ],
@@ -488,7 +488,8 @@ data:
         ("FedBC", "FedBCC", "mine.yaml: model names the class 'FedBCC'.*Did you mean 'FedBC'"),
         ("fedlit.Softmax", "fedlit.Softmacs", "mine.yaml: .*'fedlit.Softmacs', which does not exist"),
         ("alpha: 0.5", "alfa: 0.5", "mine.yaml: 'data.alfa' is not an option. Did you mean 'data.alpha'"),
-        ("  rounds: 3", "  rounds: [3", "mine.yaml, line .*: this is not YAML"),
+        ("  rounds: 3", "  rounds: [3", "mine.yaml, line .*: this is not YAML.*Fix that line"),
+        ("  rounds: 3", "\trounds: 3", r"mine.yaml, line \d+: there is a tab.*Indent with spaces"),
         (
             "lr: 0.01",
             "lr: 0.01\n    lr: 0.02",
@@ -521,7 +522,7 @@ def test_debug_shows_the_traceback(call: Call) -> None:
 
 def test_a_folder_with_a_run_is_refused_without_resume(call: Call, refusal: Refusal) -> None:
     assert call(f"fit {TINY}").code == 0
-    assert re.search("run already holds a run.*--resume.*--overwrite.*--run DIR", refusal(f"fit {TINY}"))
+    assert re.search("run already holds a run.*--resume.*--overwrite.*--run DIR.*resume=True", refusal(f"fit {TINY}"))
 
 
 @pytest.mark.parametrize("where", ["notes", "notes/deeper"])

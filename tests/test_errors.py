@@ -1,5 +1,7 @@
 """Errors say where they happened and stay what they are."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedlit.errors import ConfigError, DivergedError, FedlitError, ResumeError, located
@@ -57,3 +59,19 @@ def test_place_may_be_a_function_that_is_called_only_in_an_error() -> None:
     assert asked == []
     with pytest.raises(ConfigError, match=r"This happened in round 3\."), located(place):
         raise ConfigError("No.")
+
+
+def test_wrong_key_in_a_hook_gets_the_keys_that_a_cohort_has() -> None:
+    def hook(cohort: SimpleNamespace) -> None:
+        cohort.sent["drift"]
+
+    cohort = SimpleNamespace(state={}, sent={"drift.weight": 0, "drift.bias": 1})
+    with pytest.raises(KeyError) as failed, located("in round 3"):
+        hook(cohort)
+    assert failed.value.__notes__ == ["This happened in round 3.", "cohort.sent has the keys drift.weight, drift.bias."]
+
+
+def test_wrong_key_elsewhere_gets_no_keys() -> None:
+    with pytest.raises(KeyError) as failed:
+        failing(KeyError("drift"), "in round 3")
+    assert failed.value.__notes__ == ["This happened in round 3."]

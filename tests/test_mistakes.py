@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedlit import Client, FedAvg, Sampler
+from fedlit import Client, FedAvg, FederatedTrainer, Sampler
 from fedlit.cohort import Selection
 from fedlit.engines.contract import check_steps
 from fedlit.errors import ConfigError, FedlitError
@@ -128,6 +128,22 @@ class CarriesAnotherShape(Client):
         return {"loss": self.task_loss(batch), "mood": self.mood + batch.row_weights}
 
 
+class TakesAModelForADict(Client):
+    def state_spec(self):
+        return {"drift": ZEROS}
+
+    def training_step(self, batch, batch_idx):
+        return self.task_loss(batch) + sum((self.drift[name] * x).sum() for name, x in self.local_params.items())
+
+
+class TakesANumberForAModel(Client):
+    def state_spec(self):
+        return {"mood": 0.5}
+
+    def training_step(self, batch, batch_idx):
+        return self.task_loss(batch) + self.along(self.kept("mood"))
+
+
 class HasNoGradient(Client):
     def training_step(self, batch, batch_idx):
         with torch.no_grad():
@@ -237,6 +253,8 @@ SAID = {
     "ReturnsNoLoss": r"ReturnsNoLoss\.training_step returned a dict without 'loss' \(it has task\)",
     "ReturnsWhatItDoesNotCarry": r"\.training_step returned 'mood', which is .* named in carried_states\(\)",
     "CarriesAnotherShape": r"\.training_step returned 'mood' of shape \(\d+,\), but this state has \(\), one number",
+    "TakesAModelForADict": r"TakesAModelForADict\.training_step \(mine\.py, line \d+\) reads a whole model.*self\.sent",
+    "TakesANumberForAModel": r"'mood' of TakesANumberForAModel is one number, not a whole model\. Write self\.mood\.",
     "HasNoGradient": r"HasNoGradient\.training_step returned a loss that does not depend on the net's parameters",
     "NobodyReports": r"NobodyReports\.select lets no client report.* Return at least one client",
     "AStrangerReports": r"AStrangerReports\.select lets client 2 report, which does not train",
@@ -346,6 +364,33 @@ class Torn(FedAvg):
     def apart(three):
         one, two = three
         return one
+
+
+class Prox(FedAvg):
+    def __init__(self, net: torch.nn.Module, *, strength: float = 1.0, **local: Any) -> None:
+        super().__init__(net, **local)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        (FedAvg, "learning_rate", r"^FedAvg has no argument 'learning_rate'\. It takes net, lr, optimizer, "),
+        (FedAvg, "batchsize", r"^FedAvg has no argument 'batchsize'\. Did you mean 'batch_size'\? It takes net, "),
+        (
+            Prox,
+            "strenght",
+            r"^Prox has no argument 'strenght'\. Did you mean 'strength'\? It takes net, strength, lr, ",
+        ),
+    ],
+)
+def test_unknown_argument_of_an_algorithm_is_named_with_the_nearest(kind: type[Client], name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        kind(tiny_net(), **{name: 0.1})
+
+
+def test_unknown_argument_of_the_trainer_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"no argument 'round'\. Did you mean 'rounds'\? help\(FederatedTrainer\)"):
+        FederatedTrainer(round=5)
 
 
 def test_other_errors_keep_their_type_and_say_when_they_came() -> None:

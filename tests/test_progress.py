@@ -12,6 +12,7 @@ from fedlit import FedAvg
 from fedlit.catalogue import METRICS
 from fedlit.engines.choose import EngineName
 from fedlit.progress import Pace, RoundView, shown
+from fedlit.summary import result_table
 from fedlit.tally import Tally
 from tests.conftest import TINY, Call
 from tests.problems import SIZES, run, tiny_net
@@ -150,3 +151,8 @@ def test_an_engine_counts_its_clients_and_steps(engine: EngineName) -> None:
     assert tally.share == 1
     assert tally.steps_per_second is not None
     assert tally.steps_per_second > 0
+
+
+@pytest.mark.parametrize(("rounds", "title"), [(1, "after 1 round"), (20, "after 20 rounds")])
+def test_the_table_at_the_end_counts_rounds(rounds: int, title: str) -> None:
+    assert result_table({"rounds": rounds, "final": {}}).title == title

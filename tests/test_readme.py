@@ -1,12 +1,14 @@
 """What README and docs show is run: Python blocks as they stand (with fewer rounds), commands on small data."""
 
+import inspect
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from fedlit import FedAvg, cli
+from fedlit import Client, FedAvg, ServerCallback, cli
+from fedlit.commandline.parse_errors import argument_names
 from tests.problems import run, tiny_net
 
 ROOT = Path(__file__).parent.parent
@@ -18,6 +20,8 @@ BLOCKS = [
     for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
 ]
 COMMANDS = re.findall(r"^fedlit (fit --config .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+FIRST = "".join((ROOT / page).read_text() for page in ("README.md", "docs/start.md", "docs/howto.md"))
+"""The pages that a newcomer types in reading order, in one folder, after `make run`."""
 SMALL = "--trainer.rounds 2 --trainer.engine sequential --data.num_clients 12 --data.size_sigma 0.5"
 
 
@@ -34,6 +38,7 @@ def test_python_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.Monke
     if 'Path("runs")' in block:  # what a reader has by then
         run(FedAvg(tiny_net()), rounds=1, run="runs/mine")
     names = {"x": [[0.0], [1.0], [2.0], [3.0]] * 3, "y": [0, 1, 0, 1] * 3, "client": [0] * 6 + [1] * 6}
+    names |= {"__name__": "__main__"}  # as in a file that is run
     arrays = "import numpy as np\nx, y, client = np.array(x), np.array(y), np.array(client)\n"
     exec(arrays + re.sub(r"rounds=\d+", "rounds=2", block), names)
 
@@ -46,6 +51,32 @@ def test_command_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments_of(command))
     assert ended.value.code == 0
+
+
+def test_no_example_begins_a_run_where_another_is() -> None:
+    lines = [line for line in FIRST.splitlines() if "resume" not in line]
+    named = [found for line in lines for found in re.findall(r'(?:--run |--out |run=")([\w/]+)', line)]
+    unnamed = [line.split()[3] for line in lines if line.startswith("fedlit fit --config ") and "--run " not in line]
+    begun = ["synthetic_fedbc.yaml", *unnamed, *named]  # `make run` is the first
+    assert len(begun) > 10
+    assert sorted(begun) == sorted(set(begun))
+
+
+def test_the_environment_is_activated_before_the_first_command() -> None:
+    for page in ("README.md", "docs/start.md", "docs/howto.md"):
+        text = (ROOT / page).read_text()
+        assert text.index("source .venv/bin/activate") < text.index("\nfedlit "), page
+
+
+def test_extending_lists_the_options_whose_names_are_taken_and_every_hook() -> None:
+    text = (ROOT / "docs" / "extending.md").read_text()
+    hooks = [name for name, own in vars(ServerCallback).items() if name.startswith("on_") and callable(own)]
+    signatures = [
+        f"`{name}({', '.join(inspect.signature(getattr(ServerCallback, name)).parameters)})`" for name in hooks
+    ]
+    assert len(hooks) == 6
+    assert [name for name in argument_names(Client) if f"`{name}`" not in text] == []
+    assert [signature for signature in signatures if signature not in text] == []
 
 
 def test_readme_shows_the_two_commands_first() -> None:

@@ -32,13 +32,14 @@ def given_configs(arguments: list[str]) -> list[str]:
 
 
 def find_config(name: str) -> str:
-    """The path of a config, or an error that lists what is there."""
+    """The path of a config, or an error that suggests the nearest name."""
     shipped = shipped_configs()
     names = (name, f"{name}.yaml")
     found = [own for own in names if Path(own).is_file()] + [str(shipped[known]) for known in names if known in shipped]
     if found:
         return found[0]
+    stems = [Path(known).stem for known in shipped]  # all end alike, which would make any two names alike
     raise ConfigError(
-        f"There is no config '{name}', neither in {Path.cwd()} nor among fedlit's own. {nearest(name, shipped)}"
-        f"fedlit ships: {', '.join(shipped)}."
+        f"There is no config '{name}', neither in {Path.cwd()} nor among fedlit's own. "
+        f"{nearest(name.removesuffix('.yaml'), stems)}'fedlit list configs' lists those that fedlit ships."
     )

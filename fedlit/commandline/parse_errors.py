@@ -198,6 +198,8 @@ def read_yaml(path: str) -> object:
         ) from error
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise ConfigError(f"{path}{line}: this is not YAML ({error.problem}). Mend that line.") from error
+        if "'\\t'" in str(error.problem):
+            raise ConfigError(f"{path}{line}: there is a tab, which YAML does not take. Indent with spaces.") from error
+        raise ConfigError(f"{path}{line}: this is not YAML ({error.problem}). Fix that line.") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read ({' '.join(str(error).split())}). Give a YAML file.") from error

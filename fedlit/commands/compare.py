@@ -37,6 +37,11 @@ def main(args: argparse.Namespace) -> int:
     """Check, run, show; the exit code is 1 if a run has failed."""
     require(args.jobs >= 1, f"--jobs is {args.jobs}; give 1 or more.")
     require(args.seeds >= 1, f"--seeds is {args.seeds}; give 1 or more.")
+    stray = next((word for word in args.overrides[:1] if not word.startswith("-")), None)
+    require(
+        stray is None,
+        f"'{stray}' belongs to no option. Join configs by commas, without spaces: --configs {args.configs},{stray}.",
+    )
     names = [name.strip() for name in args.configs.split(",")]
     configs = read_configs(names, args.overrides, data_seeds=args.data_seeds)
     folder = args.out or default_folder(configs, args.overrides, data_seeds=args.data_seeds)

@@ -54,14 +54,14 @@ class Synthetic(FederatedDataModule):
     """Synthetic(α, β): a softmax model and a Gaussian input for each client. Defaults: FedBC's, and 0.1 for validation.
 
     Args:
-        alpha: α: standard deviation of u_i, the mean of a client's model; it moves no label (see docs/data.md)
+        alpha: α: standard deviation of u_i, the mean of a client's model; labels do not depend on it (see docs/data.md)
         beta: β: how much the clients' inputs differ (standard deviation of B_i)
         num_clients: N: number of clients
         num_features: length of x
         num_classes: number of classes
         size_mean: mean of the logarithm of a client's size
         size_sigma: standard deviation of the logarithm of a client's size
-        size_min: samples that every client has on top of the lognormal draw
+        size_min: samples that every client has in addition to those of the lognormal draw
         size_factor: multiplies all sizes; 5 in pFedMe
         iid: one model and one input distribution for all clients, whatever alpha and beta
         as_variance: take alpha and beta as variances, not standard deviations

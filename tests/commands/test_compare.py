@@ -39,6 +39,10 @@ def starts(folder: Path) -> dict[str, int]:
         ),
         ("--configs synthetic_fedavg,synthetic_fedbc --model.lr -1", "synthetic_fedavg: model.lr is -1"),
         ("--configs synthetic_fedavg --trainer.rounds 0", "synthetic_fedavg: trainer.rounds is 0; give 1 or more."),
+        (
+            "--configs synthetic_fedavg synthetic_fedbc",
+            "by commas, without spaces: --configs synthetic_fedavg,synthetic_fedbc.",
+        ),
         ("--configs synthetic_fedavg --data.alhpa 1", "'data.alhpa' is not an option. Did you mean 'data.alpha'?"),
     ],
 )
@@ -46,10 +50,8 @@ def test_a_wrong_option_is_refused_before_anything_runs(refusal: Refusal, words:
     assert said in refusal(f"compare {words}")
 
 
-def test_a_config_that_does_not_exist_is_refused_with_all_that_do(refusal: Refusal) -> None:
-    said = refusal("compare --configs synthetic_fedavg,nothing")
-    assert "There is no config 'nothing'" in said
-    assert all(path.name in said for path in SHIPPED)
+def test_a_config_that_does_not_exist_is_refused(refusal: Refusal) -> None:
+    assert "There is no config 'nothing'" in refusal("compare --configs synthetic_fedavg,nothing")
 
 
 def test_a_config_that_is_wrong_is_refused_before_the_right_ones_run(refusal: Refusal, workplace: Path) -> None:

@@ -293,8 +293,8 @@ def test_help_lists_the_options_of_fit_and_where_to_save(call: Call) -> None:
     [
         ("", "Nothing says what to train.*--config"),
         ("--config", "needs a file after it"),
-        ("--config nothing.yaml", "no config 'nothing.yaml'.*fedlit ships: "),
-        ("--config synthetic_fedbv", "Did you mean 'synthetic_fedbc.yaml'"),
+        ("--config nothing.yaml", "no config 'nothing.yaml'.*'fedlit list configs'"),
+        ("--config synthetic_fedbv", "Did you mean 'synthetic_fedbc'"),
         ("--config synthetic_fedbc --data.num_client 3", "Did you mean 'data.num_clients'"),
         ("--config synthetic_fedbc --model.lrr 3", "'model.lrr' is not an option"),
         ("--config synthetic_fedbc --trainer.max_epochs 3", "trainer.max_epochs makes no sense"),
