@@ -40,6 +40,7 @@ LEVELS = {
             "step",
             "tally",
             "templates",
+            "whole",
             "words",
         ),
         0,

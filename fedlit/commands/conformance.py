@@ -130,7 +130,8 @@ def from_config(words: list[str]) -> tuple[Problem, dict[str, Entry]]:
 
     asked = {name: parts.trainer[name] for name in ("weights", "server_optimizer")}
     kept = {name: value for name, value in asked.items() if value not in (None, "SGD")}  # plain averaging without
-    options = [name for name in inspect.signature(Client.__init__).parameters if name not in _NOT_LOCAL]
+    known = inspect.signature(Client.__init__).parameters.values()
+    options = [one.name for one in known if one.kind is one.KEYWORD_ONLY and one.name not in _NOT_LOCAL]
     local = {name: getattr(client, name) for name in options}
     problem = Problem(lambda: made_parts(words).model.net, local)
     return problem, {type(client).__name__: Entry(make, kept)}

@@ -64,10 +64,9 @@ def test_other_options_pass_unchanged(workplace: Path) -> None:
     assert resolve_configs(words) == words
 
 
-def test_a_config_that_does_not_exist_is_refused_with_all_that_do(workplace: Path) -> None:
-    with pytest.raises(ConfigError, match="no config 'x/y.yaml'") as refused:
+def test_a_config_that_does_not_exist_is_refused_with_where_to_find_those_that_do(workplace: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config 'x/y.yaml'.*'fedlit list configs' lists") as refused:
         resolve_configs(["--config", "x/y.yaml"])
-    assert all(path.name in str(refused.value) for path in SHIPPED)
     assert str(workplace) in str(refused.value)
 
 

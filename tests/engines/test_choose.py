@@ -272,8 +272,8 @@ class Counting(ServerCallback):
     steps = 0
 
     def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
-        counted = trainer.loop.gathering.solves(cohort, trainer.loop.gathering.work_methods)
-        Counting.steps += sum(int(counted[phase.work_method].sum()) for phase in client.phases())
+        counted = [trainer.loop.gathering.all_steps([cohort], phase.work_method) for phase in client.phases()]
+        Counting.steps += sum(int(steps.sum()) for steps in counted)
 
 
 EVENTS: dict[str, tuple[Callable[[nn.Module], Client], dict[str, Any]]] = {
