@@ -70,8 +70,8 @@ class Gathering:
         self._stream = Stream()
         self._widens = is_overridden("select", client, Client)
         """Whether the algorithm has a word in who takes part; else no draw is keyed for it."""
-        self._draws_work = client.most_steps is not None or is_overridden("local_work", client, Client)
-        """Whether clients take another number of steps than the options plan."""
+        self._own_work = is_overridden("local_work", client, Client)
+        """Whether the algorithm has a word in how many steps clients take."""
 
     def cohorts(self, servers: Sequence[Server], models: Params | None = None) -> list[Cohort]:
         """The next round of each server: who trains, what they received and kept, and how long they take.
@@ -142,7 +142,7 @@ class Gathering:
             ],
         )
         for server, cohort, own in zip(servers, cohorts, divided(planned, counts), strict=True):
-            if self._draws_work:
+            if self._own_work or client.most_steps is not None:  # asked in every round: a callback may set it
                 cohort.steps = self.steps(cohort, "local_work", own)
             if client.keep_optimizer:
                 cohort.memory = self.kept_memory(cohort, server)

@@ -8,6 +8,7 @@ import argparse
 import hashlib
 import json
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -31,6 +32,8 @@ from fedlit.trainer import FederatedTrainer
 
 PHASES = ("[fedlit] gather", "[fedlit] server")
 """Of a round: in the first rows are read, in the second they are written."""
+PAUSE_S = 0.1
+"""Between two plain writes, about as long as clients train."""
 
 
 class ProcessorTime(ServerCallback):
@@ -121,6 +124,22 @@ def kill_after(work: Work, folder: Path, rounds: int) -> None:
     process.wait()
 
 
+def plain_writes(path: Path, writes: int, size: int) -> list[float]:
+    """Seconds of each of so many writes of this size, one after the other into a file that grows: no fedlit in it.
+
+    What becomes slower here is the machine's, such as memory for the file that it uses for the first time.
+    """
+    content, seconds = os.urandom(size), []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(writes):
+            began = time.perf_counter()
+            file.write(content)
+            seconds.append(time.perf_counter() - began)
+            time.sleep(PAUSE_S)
+    path.unlink()
+    return seconds
+
+
 def bits(folder: Path) -> dict[str, str]:
     """Fingerprints of what a run on disk came to: z, numbers of clients, checksums of their rows."""
     content = read_checkpoint(RunFolder(folder).last)
@@ -176,12 +195,17 @@ def main() -> None:
         seen = Work(**json.loads(args.play)).fit(args.folder)
         (args.folder / "seen.json").write_text(json.dumps(seen))
         return
-    size = (args.clients_per_round, args.checkpoint_every)
-    work = Work(args.clients, args.rounds, *size, "disk")
+    each = (args.clients_per_round, args.checkpoint_every)
+    work = Work(args.clients, args.rounds, *each, "disk")
     if args.memory_rounds:
-        short = Work(args.clients, args.memory_rounds, *size, "memory")
+        short = Work(args.clients, args.memory_rounds, *each, "memory")
         sys.stdout.write(told("rows in memory", whole(short, args.folder / "memory")))
-    sys.stdout.write(told("rows on disk", whole(work, args.folder / "whole")))
+    seen = whole(work, args.folder / "whole")
+    sys.stdout.write(told("rows on disk", seen))
+    size = int(seen["file_gb"] * 1e9 / args.rounds)
+    plain = plain_writes(args.folder / "plain.bin", args.rounds, size)
+    second, last = tenth(plain, 2), tenth(plain, 10)
+    sys.stdout.write(f"the same bytes by plain writes: {second:.3f} s in the second tenth, {last:.3f} s in the last\n")
     kill_after(work, args.folder / "killed", args.rounds * 2 // 3 + args.checkpoint_every // 2)
     whole(work, args.folder / "killed")
     one, other = bits(args.folder / "whole"), bits(args.folder / "killed")
