@@ -194,6 +194,15 @@ class RowStore:
         except RunError:
             self._is_lost = True
             raise
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Memory does not keep rows that are on the disk: they would fill it, and a client comes again rounds later.
+
+        So the next rows are written into memory that is in use already, which takes half the time or less.
+        """
+        if self._writing_fd is not None and hasattr(os, "posix_fadvise"):  # not on macOS
+            os.posix_fadvise(self._writing_fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     # ---- the file --------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,22 @@ def new_store(folder: Path) -> RowStore:
     return RowStore.create(folder, RowLayout.of(rows([0], 0.0)), Ranks())
 
 
+@pytest.mark.skipif(not hasattr(os, "posix_fadvise"), reason="this system takes no advice about files")
+def test_memory_lets_go_of_rows_once_they_are_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = new_store(tmp_path)
+    done: list[Any] = []
+
+    def seen(call: Callable[..., None]) -> Callable[..., None]:
+        return lambda fd, *given: done.append(given) or call(fd, *given)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(os, "fsync", seen(os.fsync))
+    monkeypatch.setattr(os, "posix_fadvise", seen(os.posix_fadvise))
+    store.write([0, 1], rows([0, 1], 0.5))
+    store.index()
+    assert done == [(), (0, 0, os.POSIX_FADV_DONTNEED)]
+    assert torch.equal(store.read([1, 0])["local.a"][:, 0], torch.tensor([1.5, 0.5], dtype=torch.float64))
+
+
 def content(store: RowStore) -> Rows:
     """What each client's row holds."""
     read = store.read(store.clients)
