@@ -32,6 +32,8 @@ from fedlit.trainer import FederatedTrainer
 
 PHASES = ("[fedlit] gather", "[fedlit] server")
 """Of a round: in the first rows are read, in the second they are written."""
+TRAINING = "[fedlit] train"
+"""Of a round: the same work in every one, so what becomes slower here is the machine."""
 PAUSE_S = 0.1
 """Between two plain writes, about as long as clients train."""
 
@@ -92,6 +94,7 @@ class Work:
             "file_gb": 0.0 if file is None else file.stat().st_size / 1e9,
             "checkpoint_s": profiler.recorded_durations["[fedlit] checkpoint"],
             "rows_s": [sum(pair) for pair in zip(*(profiler.recorded_durations[name] for name in PHASES), strict=True)],
+            "training_s": profiler.recorded_durations[TRAINING],
             "processor_s": processor.seconds,
             "round_s": [row["time/round_s"] for row in trainer.loop.history.rows[1:]],
         }
@@ -172,6 +175,11 @@ def told(name: str, seen: dict[str, Any]) -> str:
         f"  {name}: {second:.3f} s in the second tenth, {last:.3f} s in the last ({last / second:.2f} times)\n"
         for name, (second, last) in flat.items()
     ]
+    relative = [own / training for own, training in zip(rounds, seen["training_s"], strict=True)]
+    lines.append(
+        f"  a round over its clients' training, the same work in each: {tenth(relative, 2):.2f} in the second tenth, "
+        f"{tenth(relative, 10):.2f} in the last ({tenth(relative, 10) / tenth(relative, 2):.2f} times)\n"
+    )
     return (
         f"{name}: {len(rounds)} rounds, {seen['touched']:,} clients met, {seen['file_gb']:.2f} GB on disk\n"
         f"  peak of resident memory {seen['peak_gb']:.2f} GB\n"
