@@ -23,9 +23,9 @@ from torch import Tensor
 
 from fedlit.engines import convolution, lean, products
 from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
-from fedlit.engines.lean import lean_wrapper, small_product
+from fedlit.engines.lean import lean_wrapper, written_out
 from fedlit.engines.operators import cxx, load_operators
-from fedlit.engines.products import HELD, PRODUCT, PRODUCTS
+from fedlit.engines.products import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
 from fedlit.places import cache_home
 
 log = logging.getLogger("fedlit")
@@ -131,7 +131,7 @@ def compile_program(
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
     # The graph cache refuses loops unless they are marked.
     config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
-    table = PRODUCTS | (DIRECT if direct_convolution else {})
+    table = stand_ins(beside=not direct_convolution) | (DIRECT if direct_convolution else {})
     with torch.no_grad(), lean_loops():
         graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
         prepare_products(graph)
@@ -158,18 +158,20 @@ def lean_loops() -> Iterator[None]:
 
 
 def prepare_products(graph: torch.fx.GraphModule) -> None:
-    """Small products known to the compiler, and what is gathered held in memory: fused, it is gathered at every use."""
+    """Our products known to the compiler, and what is gathered held in memory: fused, it is gathered at every use."""
     from torch._inductor.lowering import lowerings, register_lowering
 
     def held(x: Any) -> Any:
         x.realize()
         return x
 
-    for operator, lowering in {PRODUCT: small_product().create, HELD: held}.items():
+    own = dict(zip((PRODUCT, MOVED, TURNED), (node.create for node in written_out()), strict=True))
+    for operator, lowering in {**own, HELD: held}.items():
         if operator not in lowerings:
             register_lowering(operator, type_promotion_kind=None)(lowering)
     for module in graph.modules():
         if isinstance(module, torch.fx.GraphModule):
+            prepare_steps(module.graph)
             for node in module.graph.find_nodes(op="call_function", target=torch.ops.aten.index_select.default):
                 hold(node)
 

@@ -11,39 +11,82 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import torch
+from fedlit.engines.products import TYPES
 
 HEADER = Path(__file__).with_suffix(".h")
-_TYPES = {torch.float32: "float", torch.float64: "double"}
 
 
 @cache
-def small_product() -> type[Any]:
-    """The product of two stacks of small matrices as a node of Inductor, which is imported on demand."""
+def written_out() -> tuple[type[Any], type[Any], type[Any]]:
+    """The operators of `products.py`, PRODUCT, MOVED and TURNED, as nodes of Inductor, which is imported on demand."""
     from torch._inductor import ir
 
-    class SmallProduct(ir.ExternKernelOut):
-        """A call of `small_product` in `lean.h`, with all sizes and strides as constants."""
+    class WrittenOut(ir.ExternKernelOut):
+        """A call of a function in `lean.h`, with all sizes and strides as constants."""
+
+        @classmethod
+        def of(cls, size: Sequence[Any], *inputs: Any) -> Any:
+            """A node with a result of this size."""
+            layout = ir.FixedLayout(inputs[0].get_device(), inputs[0].get_dtype(), list(size))
+            return ir.TensorBox.create(cls(layout, list(inputs)))
+
+        def write(self, wrapper: Any, function: str, numbers: Sequence[Any]) -> None:
+            """One line of C++."""
+            kind = TYPES[self.get_dtype()]
+            given: Any = self.inputs
+            read = [f"(const {kind}*){x.get_name()}.data_ptr() + {x.get_layout().offset}" for x in given]
+            constants = ", ".join(str(int(number)) for number in numbers)
+            out = f"({kind}*){self.get_name()}.data_ptr()"
+            wrapper.writeline(f"{function}<{kind}, {constants}>({', '.join([*read, out])});")
+
+    class Product(WrittenOut):
+        """A product of two matrices, or of two stacks of them."""
 
         @classmethod
         def create(cls, a: Any, b: Any) -> Any:
             """The node of `products.PRODUCT`."""
             a, b = cls.realize_input(a), cls.realize_input(b)
-            size = [*a.get_size()[:-1], b.get_size()[-1]]
-            return ir.TensorBox.create(cls(ir.FixedLayout(a.get_device(), a.get_dtype(), size), [a, b]))
+            return cls.of([*a.get_size()[:-1], b.get_size()[-1]], a, b)
 
         def codegen(self, wrapper: Any) -> None:
-            """One line of C++."""
+            """See `lean.h`; a single matrix is a stack of one."""
             factors: Any = self.inputs
             a, b = factors
-            (lanes, rows, inner), kind = a.get_size(), _TYPES[self.get_dtype()]
-            numbers = [lanes, rows, b.get_size()[-1], inner, *a.get_stride(), *b.get_stride()]
-            constants = ", ".join(str(int(number)) for number in numbers)
-            given = [f"(const {kind}*){x.get_name()}.data_ptr() + {x.get_layout().offset}" for x in factors]
-            out = f"({kind}*){self.get_name()}.data_ptr()"
-            wrapper.writeline(f"small_product<{kind}, {constants}>({given[0]}, {given[1]}, {out});")
+            (*lanes, rows, inner), columns = a.get_size(), b.get_size()[-1]
+            strides = [*a.get_stride(), *b.get_stride()] if lanes else [0, *a.get_stride(), 0, *b.get_stride()]
+            self.write(wrapper, "product", [*(lanes or [1]), rows, columns, inner, *strides])
 
-    return SmallProduct
+    class Moved(WrittenOut):
+        """A matrix that is moved by a product."""
+
+        @classmethod
+        def create(cls, x: Any, rate: Any, a: Any, b: Any) -> Any:
+            """The node of `products.MOVED`."""
+            x, rate, a, b = cls.require_contiguous(x), *(cls.realize_input(part) for part in (rate, a, b))
+            return cls.of(x.get_size(), x, rate, a, b)
+
+        def codegen(self, wrapper: Any) -> None:
+            """See `lean.h`."""
+            given: Any = self.inputs
+            _, _, a, b = given
+            (rows, inner), columns = a.get_size(), b.get_size()[-1]
+            self.write(wrapper, "moved", [rows, columns, inner, *a.get_stride(), b.get_stride()[0]])
+
+    class Turned(WrittenOut):
+        """The transpose of a matrix."""
+
+        @classmethod
+        def create(cls, x: Any) -> Any:
+            """The node of `products.TURNED`."""
+            x = cls.require_contiguous(x)
+            return cls.of(x.get_size()[::-1], x)
+
+        def codegen(self, wrapper: Any) -> None:
+            """See `lean.h`."""
+            given: Any = self.inputs
+            self.write(wrapper, "turned", given[0].get_size())
+
+    return Product, Moved, Turned
 
 
 @cache
@@ -52,10 +95,11 @@ def lean_wrapper() -> type[Any]:
     from torch._inductor import ir
     from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
     from torch._inductor.codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
-    from torch._inductor.virtualized import V
 
     def size_of(buffer: Any) -> int:
-        return int(V.graph.get_allocation_storage_size(buffer)) * int(buffer.get_dtype().itemsize)
+        """Bytes from its first number to its last; a part of a larger tensor is not as large as that."""
+        last = sum((size - 1) * stride for size, stride in zip(buffer.get_size(), buffer.get_stride(), strict=True))
+        return max(int(last) + 1, 0) * int(buffer.get_dtype().itemsize)
 
     class LeanWrapper(CppWrapperCpu):
         """A loop whose body and condition take pointers alone runs on `Plain` memory; any other as Inductor has it."""
@@ -80,7 +124,7 @@ def lean_wrapper() -> type[Any]:
             """What is carried is copied once before the loop and once after it."""
             condition, body = while_loop.cond_subgraph, while_loop.body_subgraph
             nodes = [*condition.graph.operations, *body.graph.operations]
-            if not all(isinstance(node, (ir.ComputedBuffer, ir.NopKernel, small_product())) for node in nodes):
+            if not all(isinstance(node, (ir.ComputedBuffer, ir.NopKernel, *written_out())) for node in nodes):
                 super().codegen_while_loop(while_loop, stack_output)
                 return
             memory = f"{while_loop.get_name()}_memory"

@@ -22,6 +22,7 @@ from fedlit.client import Client
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.products import TURNED, are_turned, is_matrix
 from fedlit.params import Params, clone, under_prefix, with_prefix
 from fedlit.step import Batch, Batches, Phase, StepOutput
 
@@ -113,6 +114,14 @@ class StepModule(nn.Module):
     def forward(self, batch: Batches, number: Tensor | None, key: Tensor | None = None) -> StepOutput:
         with nullcontext() if key is None else KeyedDropout(key):
             return self.client.run_step(self.method, batch, 0 if number is None else number)
+
+
+def turn(tensors: Params, endings: tuple[str, ...], how: Callable[[Tensor], Tensor] = Tensor.t) -> Params:
+    """Matrices whose names end so, transposed: another view of them, or how one says."""
+    return {
+        name: how(value) if is_matrix(value) and name.replace("/", ".").endswith(endings) else value
+        for name, value in tensors.items()
+    }
 
 
 def channels_last(rows: Rows) -> Rows:
@@ -234,11 +243,11 @@ class LocalProgram:
         cut = tuple(Batch(*self.rows(store, own[real > 0]), real[real > 0]) for own, real in padded)
         return cut[0] if len(cut) == 1 else cut
 
-    def unpack(self, flat: Tensor, layout: Layout) -> Params:
+    def unpack(self, flat: Tensor, layout: Layout, turned: tuple[str, ...] = ()) -> Params:
         """Flat rows as tensors of fixed strides; a single lane has no lane axis."""
         tensors = layout.split(flat) if layout.shapes else {}
         if self.lanes == 1:
-            tensors = {name: value[0] for name, value in tensors.items()}
+            tensors = turn({name: value[0] for name, value in tensors.items()}, turned, TURNED)
         return {name: value.clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}
 
     def pack(self, carried: Params) -> Tensor:
@@ -246,6 +255,17 @@ class LocalProgram:
         if self.lanes == 1:
             carried = {name: value[None] for name, value in carried.items()}
         return self.carried.join(carried)
+
+    def turned_weights(self) -> tuple[str, ...]:
+        """How the names of weights end that a compiled loop keeps turned, as are all tensors that belong to them."""
+        layers = dict(self.step_module.client.net.named_modules())
+        if self.lanes > 1 or any(isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for layer in layers.values()):
+            return ()
+        return tuple(
+            f".{name}.weight" if name else ".weight"
+            for name, layer in layers.items()
+            if isinstance(layer, nn.Linear) and are_turned(layer.weight, self.batch_size)
+        )
 
     def eager(
         self, flat: Tensor, context: Tensor, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor
@@ -271,20 +291,23 @@ class LocalProgram:
             examples: tensors of the shapes that the program will get (see `vectorized.CompiledForm`).
             compiles: the loop, or one step; then a net that mixes rows must be given full batches.
         """
+        turned = self.turned_weights() if compiles == "loop" else ()
         names, reads = list(self.carried.shapes), list(self.context.shapes)
         fixed_names = [*(f"context.{name}" for name in reads), "lr", *(f"store.{name}" for name in store), *_SCHEDULE]
 
         def one_step(t: Tensor, carried: Sequence[Tensor], fixed: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             held, own = under_prefix("store", fixed), under_prefix("context", fixed)
             schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"), fixed.get("key"))
-            moved = self.step(t, dict(zip(names, carried, strict=True)), own, held, schedule, fixed["lr"])
-            return tuple(moved[name] for name in names)
+            given = turn(dict(zip(names, carried, strict=True)), turned)
+            moved = turn(self.step(t, given, turn(own, turned), held, schedule, fixed["lr"]), turned)
+            return tuple(moved[name].contiguous() for name in names)
 
         def fixed_of(context: Tensor, rest: Sequence[Tensor]) -> dict[str, Tensor]:
-            return dict(zip(fixed_names, [*self.unpack(context, self.context).values(), *rest], strict=True))
+            read = self.unpack(context, self.context, turned)
+            return dict(zip(fixed_names, [*read.values(), *rest], strict=True))
 
         flat, context, *rest, t0, _ = examples
-        start, fixed = self.unpack(flat, self.carried), fixed_of(context, rest)
+        start, fixed = self.unpack(flat, self.carried, turned), fixed_of(context, rest)
         unread = unread_inputs(
             lambda t, *args: one_step(t, args[: len(names)], dict(zip(fixed, args[len(names) :], strict=True))),
             [t0, *start.values(), *fixed.values()],
@@ -299,7 +322,7 @@ class LocalProgram:
         def program(flat: Tensor, context: Tensor, *rest: Tensor) -> tuple[Tensor]:
             *tensors, t0, t1 = rest
             fixed = fixed_of(context, tensors)
-            start = [*self.unpack(flat, self.carried).values()]
+            start = [*self.unpack(flat, self.carried, turned).values()]
             if compiles == "step":
                 out = one_step(t0, start, {name: fixed[name] for name in kept})
             else:
@@ -310,7 +333,7 @@ class LocalProgram:
                     start,
                     [fixed[name] for name in kept],
                 )
-            return (self.pack(dict(zip(names, out, strict=True))),)
+            return (self.pack(turn(dict(zip(names, out, strict=True)), turned, TURNED)),)
 
         return program
 

@@ -1,5 +1,6 @@
 """Small products, and loops on plain memory, against torch."""
 
+import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -8,8 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedlit import MLP, FedAvg, FedBC
+from fedlit.client import Client
+from fedlit.engines import products
 from fedlit.engines.compiler import cache_folder, compile_program, missing_compiler, repeat_while
 from fedlit.engines.products import MOST_TERMS
+from tests.problems import CLASSES, kept_rows, largest_difference, run, tiny_data, weights_of
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
 
@@ -52,7 +57,7 @@ def test_small_products_are_torchs(dtype: torch.dtype) -> None:
         return tuple(torch.bmm(a, b) for a, b in zip(factors[::2], factors[1::2], strict=True))
 
     made, code = written(program, *(x for pair in pairs for x in pair))
-    assert code.count("small_product<") == len(cases)
+    assert code.count(" product<") == len(cases)
     for case, (a, b), ours in zip(cases, pairs, made, strict=True):
         assert torch.allclose(ours, torch.bmm(a, b), rtol=CLOSE[dtype], atol=CLOSE[dtype]), case
 
@@ -110,6 +115,84 @@ def test_a_loop_gives_the_numbers_of_python(rows: int, is_lean: bool, turns: int
         own, other = other + row.sum(), own @ w.T @ w / rows * 0.9
     for ours, theirs in zip(made, (own, other), strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+def test_larger_products_and_steps_by_them_are_torchs(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    cases = [(*size, turned) for size in [(32, 300, 128), (120, 33, 97), (7, 900, 64)] for turned in (False, True)]
+    rate = torch.tensor(0.3, dtype=dtype)
+    given = [
+        (torch.randn(rows, columns, dtype=dtype), *(factor(1, *size, dtype)[0] for size in sizes))
+        for rows, inner, columns, turned in cases
+        for sizes in [((rows, inner, turned), (inner, columns, False))]
+    ]
+
+    def program(rate: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        triples = zip(tensors[::3], tensors[1::3], tensors[2::3], strict=True)
+        return tuple(value for x, a, b in triples for value in (a @ b, x - rate * (a @ b)))
+
+    tensors = [tensor for triple in given for tensor in triple]
+    made, code = written(program, rate, *tensors)
+    assert (code.count(" product<"), code.count(" moved<")) == (len(cases), len(cases))
+    twice = [case for case in cases for _ in range(2)]
+    for case, ours, theirs in zip(twice, made, program(rate, *tensors), strict=True):
+        assert torch.allclose(ours, theirs, rtol=CLOSE[dtype], atol=100 * CLOSE[dtype]), case
+
+
+def test_a_product_that_is_read_twice_is_written() -> None:
+    a, b, x, rate = torch.randn(8, 8), torch.randn(8, 32), torch.randn(8, 32), torch.tensor(0.1)
+
+    def program(a: Tensor, b: Tensor, x: Tensor, rate: Tensor) -> tuple[Tensor, ...]:
+        made = a @ b
+        return made, x - rate * made, x[0] - rate * (a @ b), x - x * (a @ b)
+
+    made, code = written(program, a, b, x, rate)
+    assert " moved<" not in code
+    for ours, theirs in zip(made, program(a, b, x, rate), strict=True):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_a_loop_that_begins_with_parts_of_a_tensor() -> None:
+    """The compiler hands them over without a copy, and they are smaller than what they are a part of."""
+    flat = torch.arange(2048.0)
+
+    def program(flat: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+        start = [flat[:1024].clone(), flat[1024:1040].clone(), flat[1040:].clone()]
+        return repeat_while(lambda t, carried, fixed: tuple(x + 1 for x in carried), first, last, start, [flat])
+
+    made, code = written(program, flat, torch.tensor([0]), torch.tensor([3]))
+    assert "Memory " in code.split("inductor_entry_impl", 1)[1]
+    sizes = [int(size) for size in re.findall(r"_memory\.copy\(\d+, (\d+),", code)]
+    assert sizes == [8, 4096, 64, 4032]
+    assert torch.equal(torch.cat(made), flat + 3)
+
+
+WIDE = (20, 24)
+TURNED: dict[str, Callable[[], Client]] = {
+    "steps by a product": lambda: FedAvg(wide_net(), lr=0.05, batch_size=4, local_epochs=2),
+    "other steps": lambda: FedBC(wide_net(), dual_lr=0.3, momentum=0.5, lr=0.05, batch_size=4, local_epochs=2),
+}
+
+
+def wide_net() -> MLP:
+    torch.manual_seed(3)
+    net: MLP = MLP(WIDE[0], WIDE[1:], CLASSES).double()
+    return net
+
+
+@pytest.mark.parametrize("maker", TURNED)
+def test_weights_that_are_kept_turned_come_to_the_same(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "MOST_TERMS", 500)  # else it takes a net of a size that tests need not have
+    data = tiny_data(shape=WIDE[:1])
+    slow = run(TURNED[maker](), data)
+    before = set(cache_folder().rglob("*.main.cpp"))
+    fast = run(TURNED[maker](), data, engine="vectorized", compiled=True, lanes=1, workers=1)
+    code = "".join(path.read_text() for path in set(cache_folder().rglob("*.main.cpp")) - before)
+    assert " turned<" in code
+    assert (" moved<" in code) == (maker == "steps by a product")
+    assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-10
+    assert largest_difference(kept_rows(slow), kept_rows(fast)) <= 1e-10
 
 
 def test_what_another_builder_compiled_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
