@@ -20,6 +20,7 @@ import struct
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -201,8 +202,8 @@ class RowStore:
 
         So the next rows are written into memory that is in use already, which takes half the time or less.
         """
-        if self._writing_fd is not None and hasattr(os, "posix_fadvise"):  # not on macOS
-            os.posix_fadvise(self._writing_fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if self._writing_fd is not None:
+            _advise(self._writing_fd, 0, 0, "DONTNEED")
 
     # ---- the file --------------------------------------------------------------------------------------------------
 
@@ -231,10 +232,8 @@ class RowStore:
 
     def _announce(self, clients: Sequence[int]) -> None:
         """The disk fetches all of them at once: rows that memory has let go of take half the time or less."""
-        if hasattr(os, "posix_fadvise"):  # not on macOS
-            for client in clients:
-                offset = self._offset(self._places[client].slot)
-                os.posix_fadvise(self._fd, offset, self.layout.width, os.POSIX_FADV_WILLNEED)
+        for client in clients:
+            _advise(self._fd, self._offset(self._places[client].slot), self.layout.width, "WILLNEED")
 
     def _get(self, row: Tensor, client: int) -> None:
         place, held = self._places[client], row.numpy().data
@@ -307,6 +306,13 @@ def _write_all(fd: int, data: memoryview, offset: int) -> None:
     while data:
         written = os.pwrite(fd, data, offset)
         data, offset = data[written:], offset + written
+
+
+def _advise(fd: int, offset: int, size: int, advice: str) -> None:
+    """Tell the system what comes. It may refuse, or take no advice at all (macOS): that costs time, and no run."""
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(fd, offset, size, getattr(os, f"POSIX_FADV_{advice}"))
 
 
 def _sync_folder(folder: Path) -> None:

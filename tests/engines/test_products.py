@@ -137,7 +137,7 @@ def test_larger_products_and_steps_by_them_are_torchs(dtype: torch.dtype) -> Non
     assert (code.count(" product<"), code.count(" moved<")) == (len(cases), len(cases))
     twice = [case for case in cases for _ in range(2)]
     for case, ours, theirs in zip(twice, made, program(rate, *tensors), strict=True):
-        assert torch.allclose(ours, theirs, rtol=CLOSE[dtype], atol=100 * CLOSE[dtype]), case
+        assert torch.allclose(ours, theirs, rtol=CLOSE[dtype], atol=10 * CLOSE[dtype]), case
 
 
 def test_a_product_that_is_read_twice_is_written() -> None:
