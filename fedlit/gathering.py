@@ -26,6 +26,7 @@ from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Arrivals, Sampler, check_selection
 from fedlit.server.server import Server
+from fedlit.states import row_names
 from fedlit.whole import Whole
 
 
@@ -158,7 +159,8 @@ class Gathering:
         if kept or sent:
             whole.fields["received"] = whole.all("received")
         first = whole.fields.get("received", {})
-        whole.fields["state"] = server.states.rows(chosen, client.initial_rows(kept, first, initial))
+        names = row_names(kept, first)
+        whole.fields["state"] = server.states.rows(chosen, names, lambda: client.initial_rows(kept, first, initial))
         whole.fields["sent"] = client.initial_rows(sent, first, initial)
 
     def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "Drawn":
@@ -248,8 +250,9 @@ class Gathering:
         """Stacked: the parameters and buffers with which each client starts: what is sent; what stays is its own."""
         if not self.client.own_tensors:
             return params, buffers
-        own = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
-        rows = params | buffers | under_prefix("own", server.states.rows(chosen, with_prefix("own", own)))
+        sent = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
+        first = with_prefix("own", sent)
+        rows = params | buffers | under_prefix("own", server.states.rows(chosen, list(first), lambda: first))
         return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
 
     def steps(self, cohort: Cohort, work_method: str, planned: np.ndarray | None = None) -> Tensor:
@@ -281,7 +284,7 @@ class Gathering:
         """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
         start, _ = cohort.start_of(self.client.phases()[0].start)
         fresh = with_prefix("memory", initial_memory(self.client.local_optimizer(), start))
-        return under_prefix("memory", server.states.rows(cohort.clients, fresh))
+        return under_prefix("memory", server.states.rows(cohort.clients, list(fresh), lambda: fresh))
 
 
 @dataclass(frozen=True)

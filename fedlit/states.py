@@ -4,7 +4,7 @@ Rows are kept only for clients that were touched; scalars and whole models alike
 be in a file instead (`rowstore.py`). It knows no algorithm.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -105,6 +105,15 @@ def number_states(spec: StateSpec) -> list[str]:
     return [name for name, initial in spec.items() if not isinstance(initial, ModelRow)]
 
 
+def row_names(spec: StateSpec, model: Collection[str]) -> list[str]:
+    """Names of the rows of a spec: numbers have one, whole models one for each of these parameters."""
+    return [
+        row
+        for name, initial in spec.items()
+        for row in ([f"{name}.{key}" for key in model] if isinstance(initial, ModelRow) else [name])
+    ]
+
+
 class ClientStates:
     """Named rows per client, stored densely in the order of first participation.
 
@@ -115,6 +124,8 @@ class ClientStates:
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
         self._rows: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        """Of first values, as far as they were asked for."""
         self._before: _Before | None = None
         self._disk: _Disk | None = None
         self._store: RowStore | None = None
@@ -129,20 +140,26 @@ class ClientStates:
         """Whether the client has taken part before."""
         return client in self._slots
 
-    def rows(self, clients: Sequence[int], defaults: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Stacked rows of the clients; `defaults` (stacked likewise) holds for those never touched."""
-        if not defaults:
+    def rows(
+        self, clients: Sequence[int], names: Sequence[str], first: Callable[[], Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Stacked rows of the clients.
+
+        Args:
+            clients: who.
+            names: which rows.
+            first: their first values (stacked likewise), for clients never touched; asked where there are such.
+        """
+        if not names:
             return {}
         known = [k for k, client in enumerate(clients) if client in self._slots]
-        kept = self.kept(list(defaults), [clients[k] for k in known]) if known else {}
-        kept = {name: value.to(defaults[name].dtype) for name, value in kept.items()}  # a callback may have changed it
+        kept = self.kept(names, [clients[k] for k in known]) if known else {}
         if known and len(known) == len(clients):
             return kept
-        rows = {}
-        for name, default in defaults.items():
-            rows[name] = default.clone()
-            if known:
-                rows[name][known] = kept[name]
+        rows = {name: value.clone() for name, value in first().items()}
+        self._dtypes |= {name: value.dtype for name, value in rows.items()}
+        for name in kept:
+            rows[name][known] = kept[name].to(rows[name].dtype)
         return rows
 
     def keeps(self, name: str) -> bool:
@@ -168,7 +185,11 @@ class ClientStates:
         return self._rows[name][self._slots[client]]
 
     def update(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
-        """Store the stacked rows of these clients, possibly of none; everyone else is untouched."""
+        """Store the stacked rows of these clients, possibly of none; everyone else is untouched.
+
+        Rows keep the type of their first values, whatever a callback has made of them.
+        """
+        rows = {name: value.detach().to(self._dtypes.get(name, value.dtype)) for name, value in rows.items()}
         stored = {name: value for name, value in rows.items() if self._disk is not None and is_whole_model(value)}
         if stored and clients:  # first: a full disk changes nothing here
             self._open_store(stored).write(clients, stored)
@@ -185,7 +206,7 @@ class ClientStates:
             slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
         for name, value in rows.items():
             self._reserve(name, value)
-            self._rows[name].index_copy_(0, slots, value.detach().to(self._rows[name].dtype))
+            self._rows[name].index_copy_(0, slots, value.to(self._rows[name].dtype))
 
     def commit(self) -> None:
         """The last update stands."""

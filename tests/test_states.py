@@ -40,13 +40,18 @@ def expected_duals(cohorts: list[list[int]], clients: list[int]) -> list[float]:
 
 
 def duals(states: ClientStates, clients: list[int]) -> list[float]:
-    return states.rows(clients, defaults(clients))["dual"].tolist()
+    return rows_in(states, clients)["dual"].tolist()
+
+
+def rows_in(states: ClientStates, clients: list[int]) -> dict[str, Tensor]:
+    """All rows of these clients, or the defaults."""
+    return states.rows(clients, ["dual", "local.w"], lambda: defaults(clients))
 
 
 @PATIENT
 @given(st.lists(st.integers(0, 30), min_size=1, unique=True))
 def test_rows_of_untouched_clients_are_the_defaults(clients: list[int]) -> None:
-    rows = ClientStates().rows(clients, defaults(clients))
+    rows = rows_in(ClientStates(), clients)
     assert all(torch.equal(rows[name], value) for name, value in defaults(clients).items())
 
 
@@ -61,7 +66,7 @@ def test_every_client_reads_what_it_wrote_last_and_nothing_else(cohorts: list[li
 @given(COHORTS)
 def test_whole_models_are_kept_like_numbers(cohorts: list[list[int]]) -> None:
     touched = states_after(cohorts).touched
-    rows = states_after(cohorts).rows(touched, defaults(touched))
+    rows = rows_in(states_after(cohorts), touched)
     assert torch.equal(rows["local.w"], rows["dual"].view(-1, 1, 1).expand(-1, 2, 2))
 
 
@@ -93,13 +98,13 @@ def test_clients_met_one_by_one_are_all_kept() -> None:
 
 def test_changing_the_rows_that_were_read_changes_nothing_that_is_kept() -> None:
     states = states_after([[1, 2]])
-    states.rows([1, 2], defaults([1, 2]))["dual"].zero_()
+    rows_in(states, [1, 2])["dual"].zero_()
     assert duals(states, [1, 2]) == [101.0, 102.0]
 
 
 def test_reading_rows_leaves_the_defaults_as_they_are() -> None:
     given = defaults([1, 2])
-    states_after([[1]]).rows([1, 2], given)
+    states_after([[1]]).rows([1, 2], list(given), lambda: given)
     assert given["dual"].tolist() == [-1.0, -1.0]
 
 
@@ -118,9 +123,18 @@ def test_rows_leave_the_graph_of_the_round_behind() -> None:
 
 def test_rows_that_a_callback_kept_in_another_type_come_back_in_the_runs() -> None:
     states = ClientStates()
+    states.rows([1], ["mood"], lambda: {"mood": torch.zeros(1)})
     states.update([1], {"mood": torch.tensor([0.25], dtype=torch.float64)})
-    rows = states.rows([1, 2], {"mood": torch.zeros(2)})["mood"]
-    assert (rows.dtype, rows.tolist()) == (torch.float32, [0.25, 0.0])
+    for clients, expected in ([1], [0.25]), ([1, 2], [0.25, 0.0]):
+        rows = states.rows(clients, ["mood"], lambda clients=clients: {"mood": torch.zeros(len(clients))})["mood"]
+        assert (rows.dtype, rows.tolist()) == (torch.float32, expected)
+
+
+def test_first_values_are_asked_for_new_clients_alone() -> None:
+    def never() -> dict[str, Tensor]:
+        raise AssertionError("all of them are known")
+
+    assert states_after([[1, 2]]).rows([2, 1], ["dual"], never)["dual"].tolist() == [102.0, 101.0]
 
 
 def test_column_and_row_name_the_same_numbers() -> None:

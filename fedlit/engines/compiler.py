@@ -45,6 +45,23 @@ def missing_compiler() -> str | None:
     return "there is no C++ compiler (install g++ for about 10 times the speed on small networks)"
 
 
+def warm_up() -> None:
+    """Import what compiling needs and try the processor's vector instructions: processes that are forked then need not.
+
+    It starts no thread.
+    """
+    from torch._inductor import compile_fx, cpu_vec_isa  # noqa: F401  # importing compile_fx is what takes long
+
+    if missing_compiler() is None:
+        use_cache_folder()
+        cpu_vec_isa.pick_vec_isa()
+
+
+def use_cache_folder() -> None:
+    """Tell torch's compiler where to keep what it builds."""
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
+
+
 def cache_folder() -> Path:
     """Where compiled programs are kept between runs; torch's key of a program does not know who wrote its C++."""
     return writable(cache_home() / f"inductor-{builders_key()}")
@@ -128,7 +145,7 @@ def compile_program(
     from torch._inductor import config
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
+    use_cache_folder()
     # The graph cache refuses loops unless they are marked.
     config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
     table = stand_ins(beside=not direct_convolution) | (DIRECT if direct_convolution else {})

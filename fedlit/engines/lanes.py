@@ -88,10 +88,8 @@ class NativeWorker(Worker):
 
     def pieces(self, task: Task) -> dict[int, Tensor]:
         """What clients' steps read, by its place in a lane's row."""
-        places = np.cumsum([0, *self.context.sizes]).tolist()
-        named = zip(places[:-1], self.context.shapes, strict=True)
-        read = {place: task.context[name] for place, name in named if name not in self.context.skipped}
-        return {place: in_rows(value.to(self.read.dtype)) for place, value in read.items()}
+        held, dtype = task.context, self.read.dtype
+        return {place.start: in_rows(held[name].to(dtype)) for name, place in self.context.places.items()}
 
     def fill(self, timeline: list[list[Job]], plans: "Plans", window: int) -> None:
         """A window of the schedule, where Python draws it."""

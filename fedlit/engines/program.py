@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 from math import prod
 from typing import Literal, NamedTuple
 
@@ -54,6 +55,13 @@ class Layout:
         width = {name: dtype.itemsize for name, dtype in self.as_bytes.items()}
         return [prod(shape) * width.get(name, 1) for name, shape in self.shapes.items()]
 
+    @cached_property
+    def places(self) -> dict[str, slice]:
+        """Where each tensor lies in a row, but for those named in `skipped`."""
+        begins = accumulate(self.sizes, initial=0)
+        named = zip(self.shapes, begins, self.sizes, strict=False)  # a row's end begins nothing
+        return {name: slice(begin, begin + size) for name, begin, size in named if name not in self.skipped}
+
     def split(self, flat: Tensor) -> Params:
         """(rows, D) -> name -> (rows, *shape), as views where the type is the row's."""
         pieces = dict(zip(self.shapes, torch.split(flat, self.sizes, 1), strict=True))
@@ -67,11 +75,8 @@ class Layout:
 
     def write(self, row: np.ndarray, arrays: Mapping[str, np.ndarray], k: int) -> None:
         """Copy the k-th entry of stacked arrays into one flat row, but for those named in `skipped`."""
-        start = 0
-        for name, size in zip(self.shapes, self.sizes, strict=True):
-            if name not in self.skipped:
-                row[start : start + size] = arrays[name][k].reshape(-1)
-            start += size
+        for name, place in self.places.items():
+            row[place] = arrays[name][k].reshape(-1)
 
 
 def _to_bytes(value: Tensor, dtype: torch.dtype) -> Tensor:

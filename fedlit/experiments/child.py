@@ -15,11 +15,14 @@ import sys
 from importlib import import_module
 
 from fedlit.cli import import_all, main
+from fedlit.engines.compiler import warm_up
 
 PR_SET_PDEATHSIG = 1
 FORKS = sys.platform == "linux"
 """Elsewhere libraries may have threads after an import, which a fork does not survive: there every run imports anew."""
 BYTES = 1 << 16
+LATER = ("fedlit.commands.fit", "matplotlib.backends.backend_agg")
+"""What a run imports when it comes to it, but for pyarrow, which starts a thread."""
 
 
 def end_with(parent: int) -> None:
@@ -65,8 +68,9 @@ if __name__ == "__main__":
     end_with(int(sys.argv[1]))
     if FORKS:
         import_all()
-        import_module("fedlit.commands.fit")
-        import_module("torch._inductor.compile_fx")  # starts no thread where it is only imported
+        for name in LATER:
+            import_module(name)
+        warm_up()
     asked = serve(socket.socket(fileno=int(sys.argv[2])))
     if not FORKS:
         os.execv(sys.executable, [sys.executable, "-m", "fedlit_start", *asked])
