@@ -9,8 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 

@@ -251,11 +251,21 @@ def read_table_file(path: Path) -> TableFile:
         columns=columns,
         rows=rows,
         paper=text(held, "paper", where) if "paper" in held else None,
-        notes=[str(note) for note in held.get("notes") or []],
+        notes=read_notes(held.get("notes") or [], where),
     )
     check_references(table, where)
     table.numbers.update(find_numbers(table, where))
     return table
+
+
+def read_notes(held: Any, where: str) -> list[str]:
+    """Sentences for the page; one with ': ' in it is something else in YAML, unless it is quoted."""
+    if not isinstance(held, list):
+        raise ConfigError(f"{where}: notes is {held!r}. Give a list of sentences.")
+    for note in held:
+        if not isinstance(note, str):
+            raise ConfigError(f"{where}: notes has {note!r}, which is not a text. Put quotes around a note with ': '.")
+    return held
 
 
 def read_column(name: str, held: Mapping[str, Any], where: str) -> Column:

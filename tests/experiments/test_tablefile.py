@@ -112,6 +112,8 @@ def test_a_cell_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) ->
         ({"paper": "fedbc_table"}, "tiny.yaml: paper: fedbc_table is neither a file nor a table"),
         ({"tune": SEARCH | {"seed": 1}}, "tune.seed is 1, with which the table runs too (0 to 1)"),
         ({"tune": {"seed": 5}}, "tiny.yaml: tune lacks 'metric'"),
+        ({"notes": "one"}, "tiny.yaml: notes is 'one'. Give a list of sentences."),
+        ({"notes": ["one", {"two": "three"}]}, "notes has {'two': 'three'}, which is not a text. Put quotes around"),
     ],
 )
 def test_a_damaged_file_is_refused_with_its_name_and_the_key(
