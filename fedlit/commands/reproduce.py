@@ -10,8 +10,9 @@ from rich.table import Table
 from fedlit.errors import ConfigError, RunError, require
 from fedlit.experiments.ledger import Ledger
 from fedlit.experiments.reproduction import Reproduction
-from fedlit.experiments.tablefile import TableFile, choose_cells, find_table, read_table_file
+from fedlit.experiments.tablefile import TableFile, choose_cells
 from fedlit.experiments.tablepage import HEADINGS, Result, collect, entries, page, style_for, summary_lines
+from fedlit.experiments.tablereading import find_table, read_table_file
 from fedlit.experiments.tablesummary import HEADINGS as SUMMARY_HEADINGS
 from fedlit.experiments.tablesummary import overviews, summary_page
 from fedlit.run import RunFolder, chosen_by

@@ -235,8 +235,10 @@ def how(made: Reproduction) -> str:
     if tuning is None or not stages:
         return said
     said += f" Values are searched on {tuning.metric} (mean of the last {tuning.last}) with seed {tuning.seed}"
-    places = dict.fromkeys(cell.column.name for cell in made.searches)
-    said += f", in the column {' and '.join(places)}" if len(places) < len(table.columns) else ""
+    places = dict.fromkeys(cell.column.name for cell in made.searches if not cell.row.own_values)
+    said += f", in the column {' and '.join(places)}" if 0 < len(places) < len(table.columns) else ""
+    everywhere = dict.fromkeys(cell.row.name for cell in made.searches if cell.row.own_values)
+    said += f"; {' and '.join(everywhere)} in every column" if everywhere else ""
     if len(stages) > 1:
         said += f": every point runs for {stages[0].rounds} rounds, the best {tuning.keep} for {stages[1].rounds}"
     grids = "; ".join(

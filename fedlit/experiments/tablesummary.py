@@ -7,8 +7,9 @@ from pathlib import Path
 from fedlit.errors import RunError
 from fedlit.experiments.ledger import Ledger
 from fedlit.experiments.reproduction import Reproduction
-from fedlit.experiments.tablefile import TableFile, read_table_file
+from fedlit.experiments.tablefile import TableFile
 from fedlit.experiments.tablepage import Counts, Result, collect, count
+from fedlit.experiments.tablereading import read_table_file
 from fedlit.report.markdown import escape, row
 from fedlit.results import read_json
 from fedlit.shipped import shipped_tables

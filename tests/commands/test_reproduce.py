@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.experiments.tablefile import Cell, Reading, read_table_file, shipped_tables
+from fedlit.experiments.tablefile import Cell, Reading
 from fedlit.experiments.tablepage import Result, kendall
+from fedlit.experiments.tablereading import read_table_file, shipped_tables
 from fedlit.experiments.tablesummary import overview, summary_page
 from fedlit.results import read_run
 from tests.conftest import Call

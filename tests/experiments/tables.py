@@ -8,7 +8,8 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 from fedlit.experiments.ledger import Ledger
 from fedlit.experiments.reproduction import Reproduction
-from fedlit.experiments.tablefile import TableFile, read_table_file
+from fedlit.experiments.tablefile import TableFile
+from fedlit.experiments.tablereading import read_table_file
 
 TINY: dict[str, Any] = {
     "title": "Tiny: two rows and two columns",

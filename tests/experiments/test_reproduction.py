@@ -9,6 +9,7 @@ import pytest
 from fedlit.experiments.jobs import Job, Outcome
 from fedlit.experiments.reproduction import Reproduction
 from fedlit.experiments.tablefile import START_S
+from fedlit.experiments.tablepage import how
 from tests.experiments.tables import SEARCH, TINY, make_reproduction
 
 GRID = {"model.lr": [0.001, 0.01, 0.1], "model.momentum": [0.0, 0.5]}
@@ -94,6 +95,14 @@ def test_values_that_were_searched_in_another_column_are_searched_once(tmp_path:
         end(made, job, value)
     assert [job.name for job in jobs if job] == [f"E={e}-FedAvg-seed{s}" for e in (1, 5) for s in (0, 1)]
     assert made.found(made.cells[0]) == made.found(made.cells[1]) == {"model.lr": 0.01, "model.momentum": 0.0}
+
+
+def test_a_row_with_values_of_its_own_is_searched_in_every_column(tmp_path: Path) -> None:
+    columns = {"E=1": TINY["columns"]["E=1"] | {"values_of": "E=5"}, "E=5": TINY["columns"]["E=5"]}
+    rows = {"FedAvg": ROWS["FedAvg"] | {"own_values": True}}
+    made = make_reproduction(tmp_path, rows=rows, columns=columns, tune=SEARCH)
+    assert [cell.name for cell in made.searches] == ["FedAvg:E=1", "FedAvg:E=5"]
+    assert "with seed 5; FedAvg in every column. Grids" in how(made)
 
 
 def test_a_row_that_reads_anothers_runs_has_none_of_its_own(tmp_path: Path) -> None:

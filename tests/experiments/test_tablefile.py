@@ -9,7 +9,8 @@ import pytest
 from fedlit.errors import ConfigError
 from fedlit.experiments.ledger import Ledger
 from fedlit.experiments.reproduction import Reproduction, value_of
-from fedlit.experiments.tablefile import TableFile, choose_cells, find_table, read_table_file
+from fedlit.experiments.tablefile import TableFile, choose_cells
+from fedlit.experiments.tablereading import find_table, read_table_file
 from fedlit.results import read_run
 from fedlit.shipped import shipped_tables
 from tests.conftest import Call
@@ -112,6 +113,7 @@ def test_a_cell_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) ->
         ({"paper": "fedbc_table"}, "tiny.yaml: paper: fedbc_table is neither a file nor a table"),
         ({"tune": SEARCH | {"seed": 1}}, "tune.seed is 1, with which the table runs too (0 to 1)"),
         ({"tune": {"seed": 5}}, "tiny.yaml: tune lacks 'metric'"),
+        ({"rows": {"a": ROW | {"own_values": 1}}}, "rows.a.own_values is 1. Give true or false."),
         ({"notes": "one"}, "tiny.yaml: notes is 'one'. Give a list of sentences."),
         ({"notes": ["one", {"two": "three"}]}, "notes has {'two': 'three'}, which is not a text. Put quotes around"),
     ],
