@@ -83,9 +83,11 @@ def line() -> nn.Module:
 
 def paths() -> dict[str, Floats]:
     """Algorithm -> its path."""
-    fixed = {f"FedBC, γ = {gamma:g}": {"tolerance_init": gamma, "tolerance_lr": 0.0} for gamma in GAMMAS}
-    found = {name: path(FedBC(line(), dual_lr=1.0, **own, **LOCAL)) for name, own in fixed.items()}
-    return {"FedAvg": path(FedAvg(line(), **LOCAL)), **found}
+    found = {"FedAvg": path(FedAvg(line(), **LOCAL))}
+    for gamma in GAMMAS:
+        client = FedBC(line(), dual_lr=1.0, tolerance_init=gamma, tolerance_lr=0.0, **LOCAL)
+        found[f"FedBC, γ = {gamma:g}"] = path(client)
+    return found
 
 
 def draw(found: dict[str, Floats], file: Path) -> None:
