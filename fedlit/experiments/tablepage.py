@@ -8,6 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from fedlit.errors import RunError
+from fedlit.experiments.jobs import Job
 from fedlit.experiments.reproduction import Reproduction, value_of
 from fedlit.experiments.sweep import readable, short_names
 from fedlit.experiments.tablefile import Cell, Reading
@@ -32,6 +33,8 @@ class Result:
     """Mean and standard deviation, in our unit."""
     command: str
     """Of its first run; empty while its values are not known."""
+    first: float | None = None
+    """What is read off that run; None while it is not finished."""
 
     @property
     def mean(self) -> float | None:
@@ -74,19 +77,21 @@ def collect(made: Reproduction) -> list[Result]:
     results = []
     for cell in made.cells:
         reading, jobs = made.table.reading_of(cell), made.seed_jobs(cell)
-        values = []
-        for job in jobs:
-            if not made.is_finished(job):
-                continue
-            try:
-                value = value_of(read_run(job.folder), reading)
-            except RunError:  # somebody took the folder away
-                continue
-            values += [value] if value is not None else []
-        point = made.found(cell)
-        command = jobs[0].command if jobs else ""
-        results.append(Result(cell, reading, values, point, made.table.paper_number(cell), command))
+        each = [read_job(made, job, reading) for job in jobs]
+        values = [value for value in each if value is not None]
+        command, first = (jobs[0].command, each[0]) if jobs else ("", None)
+        results.append(Result(cell, reading, values, made.found(cell), made.table.paper_number(cell), command, first))
     return results
+
+
+def read_job(made: Reproduction, job: Job, reading: Reading) -> float | None:
+    """What is read off a run; None where it is not finished, or somebody took its folder away."""
+    if not made.is_finished(job):
+        return None
+    try:
+        return value_of(read_run(job.folder), reading)
+    except RunError:
+        return None
 
 
 def count(results: Sequence[Result]) -> Counts:
@@ -189,8 +194,7 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
     table = made.table
     yield from (f"# {escape(table.title)}", "")
     yield from ("This command makes this page:", "", "```", table_command(made), "```", "")
-    readings = dict.fromkeys(one.reading.words for one in results)
-    yield from (f"{escape(how(made))} A cell: {escape('; '.join(readings))}.", "")
+    yield from (f"{escape(how(made))} {escape(readings(results))}", "")
     yield from (row(list(HEADINGS)), row(["---"] * 3 + ["---:"] * 4 + ["---"]))
     for one in results:
         yield row([escape(field) for field in entries(one, style_for(one))])
@@ -202,10 +206,39 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
         yield from ("## What to know", "")
         yield from (f"- {' '.join(note.split())}" for note in table.notes)
         yield ""
-    yield from ("## Single cells", "", "The first run of each cell; other seeds with another `--seed_everything`.", "")
+    yield from ("## Single cells", "", *SINGLE_CELLS, "", "```")
+    for command in dict.fromkeys(one.command for one in results if one.command):
+        cells = "; ".join(first_number(one) for one in results if one.command == command)
+        yield f"{command}  # {cells}"
     yield "```"
-    yield from (f"{one.command}  # {one.cell.name}" for one in results if one.command)
-    yield "```"
+
+
+SINGLE_CELLS = (
+    "The first run of each cell, with the number that is read off it. `fedlit fit` ends with a table of the last",
+    "round; `fedlit report RUN --last K` has the means of the last K evaluated rounds. Another `--seed_everything`",
+    "gives the other runs of a cell. Data sets are looked for in `FEDLIT_DATA`, else `./data`. Another processor,",
+    "engine or version of fedlit rounds sums in another way, so a single run may end with another number there, the",
+    "more so the larger its rate.",
+)
+
+
+def first_number(result: Result) -> str:
+    """`FedAvg:E=1 83.58`."""
+    return result.cell.name if result.first is None else f"{result.cell.name} {style_for(result).number(result.first)}"
+
+
+def readings(results: Sequence[Result]) -> str:
+    """How cells are read; where not all alike, which rows, or else which columns, in which way."""
+    by_row = {(one.cell.row.name, one.reading.words) for one in results}
+    rows_tell = len(by_row) == len({name for name, _ in by_row})
+    named: dict[str, dict[str, None]] = {}
+    for one in results:
+        name = one.cell.row.name if rows_tell else one.cell.column.name
+        named.setdefault(one.reading.words, {})[name] = None
+    if len(named) == 1:
+        return f"A cell: {next(iter(named))}."
+    ways = [f"{words} ({', '.join(names)})" for words, names in named.items()]
+    return f"Cells: {'; '.join(ways)}."
 
 
 def table_command(made: Reproduction) -> str:

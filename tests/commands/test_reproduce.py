@@ -83,11 +83,24 @@ def test_the_page_has_the_command_of_every_cell_and_goes_where_it_is_asked_to(ca
     call("reproduce tiny.yaml --out out --page docs/results/tiny.md")
     page = (here / "docs" / "results" / "tiny.md").read_text()
     assert page == (here / "out" / "page.md").read_text()
-    commands = [line.partition("  # ")[0] for line in page.splitlines() if line.startswith("fedlit fit")]
+    lines = [line.partition("  # ") for line in page.splitlines() if line.startswith("fedlit fit")]
+    commands, cells = [command for command, _, _ in lines], [cell for _, _, cell in lines]
+    firsts = {name: 100 * last_two(here / "out" / f"{name}-seed0") for name in ("E=1-FedAvg", "E=1-FedBC")}
+    assert cells[:2] == [f"FedAvg:E=1 {firsts['E=1-FedAvg']:.2f}", f"FedBC:E=1 {firsts['E=1-FedBC']:.2f}"]
     assert len(commands) == 4
     answer = call(f"{commands[0].removeprefix('fedlit ')} --run alone")
     assert answer.code == 0, answer
     assert read_run(Path("alone")).final("global/acc") == read_run(Path("out/E=1-FedAvg-seed0")).final("global/acc")
+
+
+def test_a_run_that_two_cells_read_has_one_command_and_the_page_says_how_each_is_read(call: Call, here: Path) -> None:
+    rows = TINY["rows"] | {"loss": {"runs_of": "FedBC", "cell": {"metric": "global/loss"}}}
+    write_table(here, rows=rows)
+    assert call("reproduce tiny.yaml --out out").code == 0
+    page = (here / "out" / "page.md").read_text()
+    assert page.count("\nfedlit fit") == 4
+    assert "; loss:E=1 " in page
+    assert "global/acc, mean of the last 2 evaluated rounds (FedAvg, FedBC); global/loss, mean" in page
 
 
 def test_some_cells_and_seeds_are_a_part_of_the_table_and_the_page_says_so(call: Call, here: Path) -> None:
