@@ -40,7 +40,13 @@ def sq_norm(params: Mapping[str, Tensor]) -> Tensor:
 
 def stacked_sq_norm(params: Mapping[str, Tensor]) -> Tensor:
     """(clients,): |params_i|^2 of every client of a stacked dict."""
-    return torch.stack([value.flatten(1).square().sum(1) for value in params.values()]).sum(0)
+    first, *others = (_sum_of_each(value.square()) for value in params.values())
+    return sum(others, first)
+
+
+def _sum_of_each(stacked: Tensor) -> Tensor:
+    """(clients,); torch takes no dimensions for all of them."""
+    return stacked.sum(tuple(range(1, stacked.dim()))) if stacked.dim() > 1 else stacked
 
 
 def weighted_mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Params:

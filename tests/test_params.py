@@ -77,6 +77,11 @@ def test_stacked_squared_norm_is_that_of_each_client_alone() -> None:
     assert stacked_sq_norm(stacked).tolist() == pytest.approx(alone, rel=1e-14)
 
 
+def test_stacked_squared_norm_takes_a_parameter_of_one_number() -> None:
+    stacked = {"scale": torch.tensor([1.0, 2.0, 3.0]), "w": torch.ones(3, 2, 2)}
+    assert stacked_sq_norm(stacked).tolist() == [5.0, 8.0, 13.0]
+
+
 def test_difference_of_a_stack_and_a_model_is_taken_client_by_client() -> None:
     stacked, one = model(1, clients=4), model(2)
     expected = torch.stack([stacked["w"][k] - one["w"] for k in range(4)])

@@ -29,7 +29,7 @@ from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.errors import require
 from fedlit.server.base import ServerCallback
-from fedlit.server.weights import Weighed, Weighting, find_weighting, normalise
+from fedlit.server.weights import Weighed, Weighting, find_weighting
 from fedlit.states import INITIAL, StateSpec
 from fedlit.step import Batch, Phase
 
@@ -136,12 +136,12 @@ class FedBC(Client):
 
 def dual_ascent(dual: Tensor, slope: Tensor, lr: float, low: float, high: float) -> Tensor:
     """P[dual + lr slope] on [low, high]; the Lagrangian's slope is distance - tolerance."""
-    return (dual + lr * slope).clamp(low, high)
+    return dual.add(slope, alpha=lr).clamp(low, high)
 
 
 def tolerance_step(tolerance: Tensor, dual: Tensor, lr: float) -> Tensor:
     """tolerance + lr dual: gradient descent on the Lagrangian, whose derivative is -dual."""
-    return tolerance + lr * dual
+    return tolerance.add(dual, alpha=lr)
 
 
 class DualAscent(ServerCallback):
@@ -202,7 +202,7 @@ class Dual(Weighting):
         """By the cohort's updated dual variables."""
         dual = cohort.state["dual"].double() * cohort.reports
         total = float(dual.sum())
-        if total > 0 and total < float("inf"):
-            return Weighed(normalise(dual, cohort.reports))
+        if 0 < total < inf:
+            return Weighed(dual / total)
         log.info(f"Round {cohort.number}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
         return find_weighting(self.fallback).weigh(cohort)

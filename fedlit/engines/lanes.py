@@ -215,7 +215,7 @@ def table(timeline: list[list[Job]], planner: Planner) -> np.ndarray:
 
 def in_rows(value: Tensor) -> Tensor:
     """Stacked rows, each of which lies in one piece."""
-    return value if value[0].is_contiguous() else value.contiguous()
+    return value if value.dim() == 1 or value[0].is_contiguous() else value.contiguous()
 
 
 def _place(shares: Sequence[Share], task: Task) -> str:

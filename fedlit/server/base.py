@@ -103,13 +103,16 @@ def check_sent(cohort: Cohort, callbacks: Sequence[ServerCallback]) -> None:
                 f"Round {cohort.number}: a callback sent '{name}' of shape {tuple(value.shape)} (cohort.sent_params), "
                 f"but {wrong}. Give one row for each client of the cohort, under the net's own names."
             )
-    if len(cohort.sent_bytes) not in (0, len(cohort.clients)):
+    counted = cohort.sent_bytes.numel()
+    if counted not in (0, len(cohort.clients)):
         raise ConfigError(
-            f"Round {cohort.number}: a callback gave {len(cohort.sent_bytes)} numbers as cohort.sent_bytes, but the "
+            f"Round {cohort.number}: a callback gave {counted} numbers as cohort.sent_bytes, but the "
             f"cohort has {len(cohort.clients)} clients. Give the bytes of each client's model."
         )
+    if not cohort.sent_params:
+        return
     own = next((type(callback).__name__ for callback in callbacks if callback.replaces_average), None)
-    if own is not None and cohort.sent_params:
+    if own is not None:
         raise ConfigError(
             f"Round {cohort.number}: a callback filled cohort.sent_params, but {own} averages the clients' own models, "
             "so what they send would have no effect. Leave that callback out, or take another algorithm."
