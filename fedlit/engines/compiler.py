@@ -1,7 +1,4 @@
-"""The compiler's private names: nothing else in fedlit but `lean.py` touches torch's internals.
-
-`tests/engines/test_compiler_contract.py` names each of them, so that a new torch fails there first.
-"""
+"""From a traced program to a compiled one: torch's compiler (`inductor.py`), with fedlit's operators and loops."""
 
 import atexit
 import ctypes
@@ -34,10 +31,6 @@ BUILDERS = (__file__, convolution.__file__, lean.__file__, lean.HEADER, products
 """Files that decide what a graph is compiled to."""
 
 
-DIRECT = DECOMPOSITIONS | {torch.ops.aten._to_copy.default: to_copy}
-"""What replaces torch's operators in a program with direct convolutions."""
-
-
 def missing_compiler() -> str | None:
     """Why programs cannot be compiled on this machine, or None."""
     if cxx() is not None:
@@ -50,11 +43,11 @@ def warm_up() -> None:
 
     It starts no thread.
     """
-    from torch._inductor import compile_fx, cpu_vec_isa  # noqa: F401  # importing compile_fx is what takes long
+    from fedlit.engines.inductor import pick_vec_isa
 
     if missing_compiler() is None:
         use_cache_folder()
-        cpu_vec_isa.pick_vec_isa()
+        pick_vec_isa()
 
 
 def use_cache_folder() -> None:
@@ -101,7 +94,7 @@ def repeat_while(
 
     The operator itself, under make_fx, avoids Dynamo: a call costs 18 instead of 127 microseconds.
     """
-    from torch._higher_order_ops.while_loop import while_loop_op
+    from fedlit.engines.inductor import while_loop_op
 
     count = len(carried)
 
@@ -141,14 +134,15 @@ def compile_program(
     program: Callable[..., tuple[Tensor, ...]], args: Sequence[Tensor], *, direct_convolution: bool = False
 ) -> Callable[..., Any]:
     """A compiled program for tensors shaped like `args`; its entry releases the GIL."""
-    import torch._inductor as inductor
-    from torch._inductor import config
     from torch.fx.experimental.proxy_tensor import make_fx
+
+    from fedlit.engines import inductor
 
     use_cache_folder()
     # The graph cache refuses loops unless they are marked.
-    config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
-    table = stand_ins(beside=not direct_convolution) | (DIRECT if direct_convolution else {})
+    inductor.config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
+    table = stand_ins(beside=not direct_convolution)
+    table |= direct_decompositions() if direct_convolution else {}
     with torch.no_grad(), lean_loops():
         graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
         prepare_products(graph)
@@ -160,10 +154,17 @@ def compile_program(
     return compiled
 
 
+def direct_decompositions() -> dict[Any, Callable[..., Any]]:
+    """What replaces torch's operators in a program with direct convolutions."""
+    from fedlit.engines.inductor import TO_COPY
+
+    return DECOMPOSITIONS | {TO_COPY: to_copy}
+
+
 @contextmanager
 def lean_loops() -> Iterator[None]:
     """Inductor writes loops as `lean.py` has them: in fedlit's programs, not in a user's torch.compile."""
-    from torch._inductor.codegen.common import device_codegens, init_backend_registration
+    from fedlit.engines.inductor import device_codegens, init_backend_registration
 
     init_backend_registration()
     before = device_codegens["cpu"]
@@ -176,7 +177,7 @@ def lean_loops() -> Iterator[None]:
 
 def prepare_products(graph: torch.fx.GraphModule) -> None:
     """Our products known to the compiler, and what is gathered held in memory: fused, it is gathered at every use."""
-    from torch._inductor.lowering import lowerings, register_lowering
+    from fedlit.engines.inductor import lowerings, register_lowering
 
     def held(x: Any) -> Any:
         x.realize()
@@ -203,8 +204,7 @@ def hold(node: torch.fx.Node) -> None:
 
 def prepare_direct_convolution(graph: torch.fx.GraphModule) -> None:
     """The operators known to torch and to its compiler, and no picture packed twice."""
-    from torch._functorch.compile_utils import fx_graph_cse
-    from torch._inductor.lowering import lowerings, make_fallback, needs_realized_inputs
+    from fedlit.engines.inductor import fx_graph_cse, lowerings, make_fallback, needs_realized_inputs
 
     reason = missing_convolution()
     if reason is not None:

@@ -1,4 +1,4 @@
-"""Loops of compiled programs without tensor objects: with `compiler.py` the only file with torch's private names.
+"""Loops of compiled programs without tensor objects.
 
 Inductor's C++ makes a tensor for every buffer and every input of a loop's body, in every turn of the loop. On a small
 net that takes as long as the arithmetic. Where a body consists of kernels that take pointers, its buffers can be pieces
@@ -19,16 +19,16 @@ HEADER = Path(__file__).with_suffix(".h")
 @cache
 def written_out() -> tuple[type[Any], type[Any], type[Any]]:
     """The operators of `products.py`, PRODUCT, MOVED and TURNED, as nodes of Inductor, which is imported on demand."""
-    from torch._inductor import ir
+    from fedlit.engines.inductor import ExternKernelOut, FixedLayout, TensorBox
 
-    class WrittenOut(ir.ExternKernelOut):
+    class WrittenOut(ExternKernelOut):
         """A call of a function in `lean.h`, with all sizes and strides as constants."""
 
         @classmethod
         def of(cls, size: Sequence[Any], *inputs: Any) -> Any:
             """A node with a result of this size."""
-            layout = ir.FixedLayout(inputs[0].get_device(), inputs[0].get_dtype(), list(size))
-            return ir.TensorBox.create(cls(layout, list(inputs)))
+            layout = FixedLayout(inputs[0].get_device(), inputs[0].get_dtype(), list(size))
+            return TensorBox.create(cls(layout, list(inputs)))
 
         def write(self, wrapper: Any, function: str, numbers: Sequence[Any]) -> None:
             """One line of C++."""
@@ -92,9 +92,13 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
 @cache
 def lean_wrapper() -> type[Any]:
     """Inductor's writer of C++ programs, with loops on plain memory where that is possible."""
-    from torch._inductor import ir
-    from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
-    from torch._inductor.codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
+    from fedlit.engines.inductor import (
+        ComputedBuffer,
+        CppWrapperCpu,
+        EnterSubgraphLine,
+        ExitSubgraphLine,
+        NopKernel,
+    )
 
     def size_of(buffer: Any) -> int:
         """Bytes from its first number to its last; a part of a larger tensor is not as large as that."""
@@ -124,7 +128,7 @@ def lean_wrapper() -> type[Any]:
             """What is carried is copied once before the loop and once after it."""
             condition, body = while_loop.cond_subgraph, while_loop.body_subgraph
             nodes = [*condition.graph.operations, *body.graph.operations]
-            if not all(isinstance(node, (ir.ComputedBuffer, ir.NopKernel, *written_out())) for node in nodes):
+            if not all(isinstance(node, (ComputedBuffer, NopKernel, *written_out())) for node in nodes):
                 super().codegen_while_loop(while_loop, stack_output)
                 return
             memory = f"{while_loop.get_name()}_memory"

@@ -15,7 +15,6 @@ import sys
 from importlib import import_module
 
 from fedlit.cli import import_all, main
-from fedlit.engines.compiler import warm_up
 
 PR_SET_PDEATHSIG = 1
 FORKS = sys.platform == "linux"
@@ -70,7 +69,7 @@ if __name__ == "__main__":
         import_all()
         for name in LATER:
             import_module(name)
-        warm_up()
+        import_module("fedlit.engines.compiler").warm_up()
     asked = serve(socket.socket(fileno=int(sys.argv[2])))
     if not FORKS:
         os.execv(sys.executable, [sys.executable, "-m", "fedlit_start", *asked])

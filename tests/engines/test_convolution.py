@@ -18,7 +18,12 @@ from fedlit import FedAvg, LeNet, PerFedAvg
 from fedlit.client import Client
 from fedlit.engines import convolution
 from fedlit.engines.choose import Choice, Request, choose
-from fedlit.engines.compiler import DIRECT, compile_program, missing_convolution, prepare_direct_convolution
+from fedlit.engines.compiler import (
+    compile_program,
+    direct_decompositions,
+    missing_convolution,
+    prepare_direct_convolution,
+)
 from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS
 from tests.problems import CLASSES, largest_difference, run, tiny_data, weights_of
 
@@ -287,7 +292,7 @@ def test_pictures_of_bytes_become_the_same_numbers(shape: tuple[int, ...], dtype
 
     x = torch.randint(256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     index = torch.arange(2 * len(x)) % len(x)
-    traced = make_fx(gathered, tracing_mode="fake", decomposition_table=DIRECT)(x, index)
+    traced = make_fx(gathered, tracing_mode="fake", decomposition_table=direct_decompositions())(x, index)
     called = {node.target for node in traced.graph.nodes}
     assert {torch.ops.fedlit.take.default, torch.ops.fedlit.pack_bytes.default} <= called
     assert torch.equal(traced(x, index), gathered(x, index))
