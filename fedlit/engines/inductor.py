@@ -1,4 +1,4 @@
-"""Torch's private names: of all files of the engines, this one alone has any.
+"""Private names of torch's compiler: no other file has any.
 
 `tests/engines/test_compiler_contract.py` names each of them, so that a new torch fails there first. Import it where it
 is needed: importing torch's compiler takes seconds.
