@@ -9,7 +9,7 @@ import platform
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +36,8 @@ MAX_OTHER_LOAD = 0.1
 """Cores that something else may take before a repetition is left out; with more, two workers lose their second core."""
 EVAL_EVERY = 10
 """Rounds between the evaluations of the `fit` entry."""
+TURN_S = 0.015
+"""Seconds of a turn where two entries alternate: a few rounds of a small net."""
 
 
 # ---- what is read off a run ------------------------------------------------------------------------------------------
@@ -107,6 +109,8 @@ class Entry:
     processes: int = 1
     memory: Callable[[], float] = field(default_factory=lambda: peak_rss_mb)
     """The most memory that was held, in MB: this process's since `forget_peak`, or that of others."""
+    rival: "Entry | None" = None
+    """What it is also compared with in short turns, since the two are closer than a machine's speed is steady."""
 
     @property
     def label(self) -> str:
@@ -123,6 +127,8 @@ class Result:
     base: Sequence[Span]
     """What it is compared with in the same repetitions: the first entry."""
     peak_rss_mb: float
+    turns: Sequence[float] = ()
+    """Its rate over its rival's in short turns, one number per repetition; none without a rival."""
 
     @property
     def undisturbed(self) -> list[int]:
@@ -172,6 +178,7 @@ class Result:
             "other_load": self.other_load,
             "first_round_s": self.entry.first_round_s,
             "peak_rss_mb": self.peak_rss_mb,
+            "in_turns": median(self.turns) if self.turns else None,
             "void": self.is_void,
             "void_repeats": len(self.spans) - len(self.undisturbed),
         }
@@ -183,6 +190,7 @@ class Result:
 def measure(entries: Sequence[Entry], repeats: int, seconds: float, report: Callable[[str], None]) -> list[Result]:
     """Every entry once per repetition, in an order that rotates; the first entry is the one to compare with."""
     spans: list[list[Span]] = [[] for _ in entries]
+    turns: list[list[float]] = [[] for _ in entries]
     peaks = [0.0] * len(entries)
     for repeat in range(repeats):
         for turn in range(len(entries)):
@@ -191,7 +199,19 @@ def measure(entries: Sequence[Entry], repeats: int, seconds: float, report: Call
             forget_peak()
             spans[k].append(entries[k].run(seconds))
             peaks[k] = max(peaks[k], entries[k].memory())
-    return [Result(entry, own, spans[0], peak) for entry, own, peak in zip(entries, spans, peaks, strict=True)]
+            if (rival := entries[k].rival) is not None:
+                turns[k].append(in_turns(entries[k], rival, seconds))
+    seen = zip(entries, spans, peaks, turns, strict=True)
+    return [Result(entry, own, spans[0], peak, own_turns) for entry, own, peak, own_turns in seen]
+
+
+def in_turns(one: Entry, other: Entry, seconds: float) -> float:
+    """Median of one's rate over the other's, each for a moment after the other, for so many seconds in all."""
+    began = time.perf_counter()
+    ratios: list[float] = []
+    while not ratios or time.perf_counter() - began < seconds:
+        ratios.append(one.run(TURN_S).steps_per_s / other.run(TURN_S).steps_per_s)
+    return median(ratios)
 
 
 def cores_for(workload: Workload) -> int:
@@ -219,7 +239,8 @@ def warmed_up(workload: Workload, data: FederatedDataModule, report: Callable[[s
         entries.append(engine_entry("vectorized", workload, data, workload.client(), "vectorized", workers))
     if workload.with_extras:
         report("first round, which compiles: FedBC, fit")
-        entries.append(engine_entry("fedbc", workload, data, workload.client(FedBC), "vectorized", cores))
+        fedbc = engine_entry("fedbc", workload, data, workload.client(FedBC), "vectorized", cores)
+        entries.append(replace(fedbc, rival=entries[-1]))
         entries.append(fit_entry(workload, cores))
     return entries
 

@@ -4,7 +4,7 @@ import argparse
 import os
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -146,11 +146,11 @@ def ratio_of(result: Result) -> str:
 def remarks(results: list[Result]) -> list[str]:
     """What the table cannot show: what was expected, FedBC against FedAvg, and what was left out."""
     lines = [expectation(result) for result in results if result.entry.estimated is not None]
-    fedavg = [result for result in results if result.entry.name == "vectorized"][-1:]
-    fedbc = [result for result in results if result.entry.name == "fedbc"]
-    for one, other in zip(fedbc, fedavg, strict=False):
-        beside = replace(one, base=other.spans)
-        lines.append(f"FedBC / FedAvg: {ratio_of(beside)} (steps/s, {other.entry.label})")
+    for result in results:
+        if (rival := result.entry.rival) is not None:
+            lines.append(
+                f"FedBC / FedAvg: {median(result.turns):.3f} (steps/s in turns of a few rounds, {rival.label})"
+            )
     disturbed = sum(len(result.spans) - len(result.undisturbed) for result in results)
     if disturbed:
         total = sum(len(result.spans) for result in results)

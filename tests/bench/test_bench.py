@@ -5,6 +5,7 @@ import io
 import json
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -199,7 +200,7 @@ def test_bench_prints_a_table_and_writes_the_documented_json(tmp_path, capsys):
     for one in entries:
         assert set(one) == {
             *("name", "processes", "threads", "lanes", "compiled", "steps_per_s", "spread", "ratio", "other_load"),
-            *("round_s", "first_round_s", "peak_rss_mb", "void", "void_repeats", "estimated_steps_per_s"),
+            *("round_s", "first_round_s", "peak_rss_mb", "in_turns", "void", "void_repeats", "estimated_steps_per_s"),
         }
         assert (one["processes"], one["compiled"]) == (1, False)
         assert 0 < one["spread"][0] <= one["steps_per_s"] <= one["spread"][1]
@@ -212,11 +213,24 @@ def test_bench_prints_a_table_and_writes_the_documented_json(tmp_path, capsys):
     assert "FedBC / FedAvg:" in printed
 
 
-def test_fedbc_is_compared_with_fedavg_in_repetitions_that_are_undisturbed_for_both():
-    base = [span(10)] * 3
-    fedavg = Result(entry("vectorized"), [span(100), span(20, other=1.0), span(100)], base, peak_rss_mb=1.0)
-    fedbc = Result(entry("fedbc"), [span(90), span(90), span(10, other=1.0)], base, peak_rss_mb=1.0)
-    assert bench.remarks([fedavg, fedbc])[0].startswith("FedBC / FedAvg: 0.90 ")
+def test_fedbc_is_compared_with_fedavg_in_short_turns():
+    """A machine that becomes ten times slower after a while slows both down."""
+    order: list[str] = []
+
+    def run_of(name: str, rate: float) -> Callable[[float], Span]:
+        def run(seconds: float) -> Span:
+            order.append(name)
+            return span(rate if len(order) < 8 else rate / 10)
+
+        return run
+
+    fedavg = replace(entry("vectorized"), run=run_of("fedavg", 1e7))
+    fedbc = replace(entry("fedbc"), run=run_of("fedbc", 9e6), rival=fedavg)
+    results = measure([fedavg, fedbc], repeats=3, seconds=0.01, report=lambda what: None)
+    assert order[1:4] == ["fedbc", "fedbc", "fedavg"]  # a span of its own, then turns
+    assert results[0].turns == []
+    assert results[1].turns == pytest.approx([0.9] * 3)
+    assert bench.remarks(results)[0] == "FedBC / FedAvg: 0.900 (steps/s in turns of a few rounds, vectorized, 1 thread)"
 
 
 def test_table_shows_large_figures_in_full_on_80_columns():
