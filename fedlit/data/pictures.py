@@ -27,7 +27,7 @@ from fedlit.data.files.fetch import fetch
 from fedlit.data.files.mnist import FASHION_MNIST as FASHION_MNIST_FILES
 from fedlit.data.files.mnist import MNIST as MNIST_FILES
 from fedlit.data.files.mnist import read_fashion_mnist, read_mnist
-from fedlit.data.normalise import normalisation, scaled
+from fedlit.data.normalise import normalisation, pixel_normalisation, scaled
 from fedlit.data.partition.base import Labels, Partition, Parts, RowNumbers
 from fedlit.data.partition.power_law import PowerLaw
 from fedlit.data.ragged import Ragged
@@ -66,6 +66,7 @@ class PictureData(FederatedDataModule):
         fresh: draw the clients anew every round instead of partitioning once
         global_test: what global/acc is measured on: the clients' tests, or the official test pictures, kept apart
         augment: what training pictures go through: a random crop after padding by 4, and a random mirroring
+        normalise: what a mean and a deviation are taken of: each channel, or each pixel over all pictures (pFedMe)
         mean: mean of each channel that is subtracted; the set's usual one when not given
         std: deviation of each channel that is divided by; the set's usual one when not given
         common: options of every data set (FederatedDataModule): test_fraction, val_fraction, seed ...
@@ -84,6 +85,7 @@ class PictureData(FederatedDataModule):
         fresh: Fresh | None = None,
         global_test: Literal["clients", "official"] = "clients",
         augment: Augmentation = "none",
+        normalise: Literal["channel", "pixel"] = "channel",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         **common: Any,
@@ -94,6 +96,11 @@ class PictureData(FederatedDataModule):
             "data.fresh and data.partition are both given, but fresh clients are drawn, not partitioned. "
             "Leave one of them out.",
         )
+        require(
+            normalise == "channel" or (mean is None and std is None),
+            "data.normalise is pixel, which gives every pixel a mean and a deviation of its own, but data.mean or "
+            "data.std is given too. Leave them out, or set data.normalise to channel.",
+        )
         self.root = data_root(root)
         self.partition = partition or PowerLaw()
         self.corruption = corruption
@@ -101,7 +108,8 @@ class PictureData(FederatedDataModule):
         self.is_fresh = fresh is not None
         self.keeps_official_test = global_test == "official" or self.is_fresh
         self.augment = augment
-        self.normalisation = normalisation(mean or self.usual_mean, std or self.usual_std)
+        self.normalises_pixels = normalise == "pixel"
+        self.channel_normalisation = normalisation(mean or self.usual_mean, std or self.usual_std)
         if augment != "none":
             self.vary = self._vary
 
@@ -130,7 +138,8 @@ class PictureData(FederatedDataModule):
 
     def build_store(self) -> Store:
         """Bytes, labels and how to normalise."""
-        return {"x": torch.from_numpy(self.pictures.x), "y": torch.from_numpy(self.pictures.y), **self.normalisation}
+        normal = pixel_normalisation(self.pictures.x) if self.normalises_pixels else self.channel_normalisation
+        return {"x": torch.from_numpy(self.pictures.x), "y": torch.from_numpy(self.pictures.y), **normal}
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
         """Gathered, augmented and normalised."""

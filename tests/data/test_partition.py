@@ -356,6 +356,40 @@ def test_a_range_that_no_draw_meets_is_refused_with_what_was_drawn() -> None:
         ClassesPerClient().assign(with_counts([1400] * 10, tests=0), 0)
 
 
+def test_the_clients_of_pfedmes_generator_have_the_range_that_the_paper_prints() -> None:
+    clients = ClassesPerClient(as_published=True).assign(MNIST, 1).clients
+    training = [int(0.75 * len(own)) for own in clients]  # as the generator cuts them
+    assert (min(training), max(training)) == (1165, 3834)
+    held = [set(np.unique(MNIST.y[own])) for own in clients]
+    assert held == [{client % 10, (client + 1) % 10} for client in range(20)]
+    # The sizes before the first sample of a label is left out: those of the generator, run by hand with its seed.
+    assert [len(own) for own in clients[:4]] == [5112, 4988 - 1, 3890 - 1, 4254 - 1]
+    assert len(clients[11]) == 1556 - 2
+
+
+def test_clients_of_pfedmes_generator_hold_the_first_samples_of_their_labels() -> None:
+    clients = ClassesPerClient(as_published=True).assign(MNIST, 1).clients
+    for client, own in enumerate(clients):
+        for label in (client % 10, (client + 1) % 10):
+            stock = np.flatnonzero(MNIST.y == label)
+            held = own[MNIST.y[own] == label]
+            first = 0 if (client, label) in {(0, 0), *((label - 1, label) for label in range(1, 10))} else 1
+            np.testing.assert_array_equal(held, stock[first : first + len(held)])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "labels", "message"),
+    [
+        (ClassesPerClient(num_clients=15, as_published=True), MNIST, "15 clients are not a multiple of 10 classes"),
+        (ClassesPerClient(num_clients=4, as_published=True), with_counts([9, 9], tests=0), "too few of them for 4 cl"),
+    ],
+    ids=["uneven", "few"],
+)
+def test_what_pfedmes_generator_cannot_cut_is_refused(recipe: Partition, labels: Labels, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        recipe.assign(labels, 1)
+
+
 # Diversity
 
 

@@ -30,6 +30,7 @@ from fedlit import (
     Softmax,
 )
 from fedlit.data.files import Layout, Pictures, Published
+from fedlit.data.normalise import pixel_normalisation, scaled
 from fedlit.data.pictures import PictureData
 from fedlit.data.shared import shared
 from fedlit.errors import ConfigError, DataError
@@ -77,6 +78,26 @@ def test_bytes_are_held_once_and_normalised_when_gathered() -> None:
     assert torch.allclose(x, (torch.from_numpy(published.x[[3, 499]]) / 255 - 0.5) / 0.25, atol=1e-6)
     assert y.tolist() == [3, 9]
     assert data.sample_shape == (1, SIDE, SIDE)
+
+
+def test_each_pixel_can_be_normalised_by_its_own_mean_and_deviation() -> None:
+    data = ready(normalise="pixel")
+    bytes_ = data.read(Path()).x.astype(np.float64)
+    expected = (bytes_[[3, 499]] - bytes_.mean(0)) / (bytes_.std(0) + 0.001)
+    x, _ = data.rows(data.store, torch.tensor([3, 499]))
+    np.testing.assert_allclose(x.numpy(), expected, atol=1e-5)
+
+
+def test_a_pixel_that_never_changes_becomes_zero() -> None:
+    pictures = np.random.default_rng(0).integers(0, 256, (50, 1, 2, 2), dtype=np.uint8)
+    pictures[:, 0, 1, 1] = 200
+    normal = pixel_normalisation(pictures)
+    np.testing.assert_allclose(scaled(normal, torch.from_numpy(pictures))[:, 0, 1, 1].numpy(), 0, atol=1e-2)
+
+
+def test_pixels_with_a_mean_of_their_own_need_no_other() -> None:
+    with pytest.raises(ConfigError, match=r"normalise is pixel.* Leave them out, or set data.normalise to channel"):
+        ready(normalise="pixel", mean=[0.5])
 
 
 def test_samples_take_the_dtype_of_the_model() -> None:

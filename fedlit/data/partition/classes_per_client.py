@@ -1,16 +1,25 @@
 """ClassesPerClient: client u holds the labels u, u + 1, ... (modulo the number of classes); the MNIST of pFedMe.
 
 pFedMe: Personalized Federated Learning with Moreau Envelopes, section 5.1: 70,000 images, 20 clients, 2 labels each,
-sizes in [1165, 3834]. How they were drawn is not said, and the public generator gives other numbers.
+sizes in [1165, 3834]. How they were drawn is not said.
 
     labels    client u holds (u + j) mod L, j = 0 .. C - 1; so each MNIST label is on 4 of 20 clients
     sizes     each label's samples are cut among its clients by a draw from Dir(α), α = 4
     range     all is drawn again until every size lies in the range (one draw in seven does)
 
-Readings: the range is that of the training samples, three quarters of a client's: 2,625 on average, which is its
-middle, where all samples would be 3,500. Options speak of all samples: 1,553 to 5,112 is 1,165 to 3,834 for training
-with data.test_fraction 0.25. Not verified against the authors' file. With fewer than L - C + 1 clients, some labels
-are on no client, and their samples are left out.
+The range is that of the training samples, three quarters of a client's. Options speak of all samples: 1,553 to 5,112 is
+1,165 to 3,834 for training with data.test_fraction 0.25. With fewer than L - C + 1 clients, some labels are on no
+client, and their samples are left out.
+
+`as_published` is what the authors' generator did when the paper was written (data/Mnist/generate_niid_20users.py,
+May 2020). With data.seed 1 its smallest and largest client have 1,165 and 3,834 training samples, as the paper prints.
+It never moves on in a label's samples: all clients of a label hold its first ones. So what one client is tested on,
+others train on, and accuracies are too high. It is for a comparison with the paper's table; use the default otherwise.
+
+    pieces    a label's n samples are cut among its c clients: c - 1 times a piece of randint(n / (c + 1), n / 2) of
+              what is left, then the rest
+    sizes     client u has the pieces C u, C u + 1, ... of the list of all first pieces by label, all second ones, ...
+    samples   the first ones of its label, as many as its piece; all but the label's first client skip the very first
 """
 
 import numpy as np
@@ -18,7 +27,16 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from fedlit import keys
-from fedlit.data.partition.base import Labels, Partition, Parts, check_classes, check_enough, check_whole, deal
+from fedlit.data.partition.base import (
+    Labels,
+    Partition,
+    Parts,
+    RowNumbers,
+    check_classes,
+    check_enough,
+    check_whole,
+    deal,
+)
 from fedlit.data.partition.dirichlet import check_alpha, cut
 from fedlit.errors import DataError, require
 from fedlit.keys import Purpose
@@ -35,6 +53,8 @@ class ClassesPerClient(Partition):
         alpha: α of the Dirichlet draw that cuts each label's samples among its clients; the larger, the more equal
         size_min: fewest samples of a client, tests included
         size_max: most samples of a client, tests included
+        as_published: the clients of the pFedMe authors' generator (with data.seed 1). They share their samples, so that
+            some are tested on what others train on; the range and alpha are not used
     """
 
     def __init__(
@@ -45,6 +65,7 @@ class ClassesPerClient(Partition):
         alpha: float = 4.0,
         size_min: int = 1553,
         size_max: int = 5112,
+        as_published: bool = False,
     ) -> None:
         check_whole(num_clients=num_clients, classes_per_client=classes_per_client, size_min=size_min)
         check_alpha(alpha)
@@ -57,13 +78,17 @@ class ClassesPerClient(Partition):
         self.alpha = alpha
         self.size_min = size_min
         self.size_max = size_max
+        self.as_published = as_published
 
     def assign(self, labels: Labels, seed: int) -> Parts:
         rows = labels.rows
         check_enough(rows, self.num_clients)
+        by_class = labels.by_class(rows)
+        check_classes(self.classes_per_client, len(by_class))
+        if self.as_published:
+            return Parts(self._published(by_class, np.random.RandomState(seed)))
         generator = keys.generator(seed, Purpose.DATA)
-        stock = [generator.permutation(own) for own in labels.by_class(rows)]
-        check_classes(self.classes_per_client, len(stock))
+        stock = [generator.permutation(own) for own in by_class]
         return Parts(deal(stock, self._counts([len(own) for own in stock], generator)))
 
     def _counts(self, amounts: list[int], generator: Generator) -> NDArray[np.int64]:
@@ -87,3 +112,40 @@ class ClassesPerClient(Partition):
             if len(holders):
                 counts[holders, label] = cut(amount, len(holders), self.alpha, generator)
         return counts
+
+    # ---- as published ----------------------------------------------------------------------------------------------
+
+    def _published(self, stock: list[RowNumbers], draw: np.random.RandomState) -> list[RowNumbers]:
+        """The rows of each client: the first ones of its labels."""
+        if self.num_clients % len(stock):
+            raise DataError(
+                f"data.partition.as_published needs every label on as many clients, but {self.num_clients} clients are "
+                f"not a multiple of {len(stock)} classes. Change data.partition.num_clients."
+            )
+        holders = self.num_clients * self.classes_per_client // len(stock)
+        pieces = np.array([_pieces(len(own), holders, draw) for own in stock]).T
+        seen = [0] * len(stock)
+        clients = []
+        for client, sizes in enumerate(pieces.reshape(self.num_clients, self.classes_per_client)):
+            held = [(client + j) % len(stock) for j in range(self.classes_per_client)]
+            clients.append(
+                np.concatenate([stock[label][seen[label] : n] for label, n in zip(held, sizes, strict=True)])
+            )
+            for label in held:
+                seen[label] = 1
+        return clients
+
+
+def _pieces(amount: int, count: int, draw: np.random.RandomState) -> list[int]:
+    """So many whole numbers that add up to an amount, by the authors' rule."""
+    pieces = []
+    for _ in range(count - 1):
+        least, most = amount // (count + 1), amount // 2
+        if least < 2:  # a client may skip the first sample of its piece
+            raise DataError(
+                "data.partition.as_published cuts a label's samples by the authors' rule, and one has too few of them "
+                f"for {count} clients. Use more data, or lower data.partition.num_clients."
+            )
+        pieces.append(int(draw.randint(least, most)))
+        amount -= pieces[-1]
+    return [*pieces, amount]
