@@ -32,7 +32,7 @@ from fedlit.data.partition import (
 )
 from fedlit.data.partition.dirichlet import raised
 from fedlit.data.partition.power_law import power_law_sizes
-from fedlit.data.split import share
+from fedlit.data.split import Shares, share, split
 from fedlit.errors import ConfigError, DataError
 
 Cell = tuple[str, int, float]  # data set, C, exponent
@@ -375,6 +375,15 @@ def test_clients_of_pfedmes_generator_hold_the_first_samples_of_their_labels() -
             held = own[MNIST.y[own] == label]
             first = 0 if (client, label) in {(0, 0), *((label - 1, label) for label in range(1, 10))} else 1
             np.testing.assert_array_equal(held, stock[first : first + len(held)])
+
+
+def test_most_of_what_pfedmes_clients_are_tested_on_is_trained_on_by_others() -> None:
+    """The figures of docs/data.md."""
+    parts = ClassesPerClient(as_published=True).assign(MNIST, 1)
+    cut = split(parts, Shares(test=0.25, val=0.0), seed=1)
+    assert len(set(np.concatenate(parts.clients))) == 23_537
+    trained_on = np.isin(cut.test.joined, cut.train.joined)
+    assert trained_on.mean() == pytest.approx(0.889, abs=0.0005)
 
 
 @pytest.mark.parametrize(
