@@ -157,7 +157,7 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
         raise ResumeError(
             f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}. Resume it with "
             "the settings it began with (more rounds are fine), or start another run with --run DIR (in Python: "
-            "run=DIR)."
+            "run=DIR). After an edit of a table's or sweep's file, remove this folder and use --retry-failed."
         )
 
 
