@@ -60,7 +60,7 @@ def pictures_are_read_once() -> Iterator[None]:
 
 
 TRAINED = (
-    *("mnist_cloud_async_fedbcd", "cifar_cloud_sync_fedprox", "cifar_fedavg", "cifar_fedbc", "cifar_flip_expalpha"),
+    *("mnist_cloud_async_fedbcd", "mnist_cloud_sync_fedprox", "cifar_fedavg", "cifar_fedbc", "cifar_flip_expalpha"),
     *("cifar_imbalance_expalpha_fedavgm", "mnist_centralized", "mnist_cloud_async_fedbcdi", "mnist_cloud_sync_fedavg"),
     *("mnist_ditto", "mnist_fedavg_aspg", "mnist_fedbc", "mnist_fedbcd", "mnist_fedbcdi", "mnist_feddyn"),
     *("mnist_fedfor", "mnist_fedprox", "mnist_perfedavg_pfedme", "mnist_perfedbc", "mnist_pfedme", "mnist_qfedavg"),
