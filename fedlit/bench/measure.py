@@ -119,6 +119,16 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class Turns:
+    """Two entries that alternated for a while."""
+
+    ratio: float
+    """Median of one's rate over its rival's."""
+    whole: Span
+    """From the first turn to the last, of both."""
+
+
+@dataclass(frozen=True)
 class Result:
     """What one entry did, one span per repetition."""
 
@@ -127,8 +137,19 @@ class Result:
     base: Sequence[Span]
     """What it is compared with in the same repetitions: the first entry."""
     peak_rss_mb: float
-    turns: Sequence[float] = ()
-    """Its rate over its rival's in short turns, one number per repetition; none without a rival."""
+    turns: Sequence[Turns] = ()
+    """Beside its rival, once per repetition; none without a rival."""
+
+    @property
+    def quiet_turns(self) -> list[float]:
+        """The ratios that count: of repetitions in which nothing disturbed the turns."""
+        return [one.ratio for one in self.turns if not one.whole.is_disturbed]
+
+    @property
+    def in_turns(self) -> float | None:
+        """Its rate over its rival's; of all repetitions, and not to be trusted, where none was quiet."""
+        ratios = self.quiet_turns or [one.ratio for one in self.turns]
+        return median(ratios) if ratios else None
 
     @property
     def undisturbed(self) -> list[int]:
@@ -178,7 +199,7 @@ class Result:
             "other_load": self.other_load,
             "first_round_s": self.entry.first_round_s,
             "peak_rss_mb": self.peak_rss_mb,
-            "in_turns": median(self.turns) if self.turns else None,
+            "in_turns": self.in_turns,
             "void": self.is_void,
             "void_repeats": len(self.spans) - len(self.undisturbed),
         }
@@ -190,7 +211,7 @@ class Result:
 def measure(entries: Sequence[Entry], repeats: int, seconds: float, report: Callable[[str], None]) -> list[Result]:
     """Every entry once per repetition, in an order that rotates; the first entry is the one to compare with."""
     spans: list[list[Span]] = [[] for _ in entries]
-    turns: list[list[float]] = [[] for _ in entries]
+    turns: list[list[Turns]] = [[] for _ in entries]
     peaks = [0.0] * len(entries)
     for repeat in range(repeats):
         for turn in range(len(entries)):
@@ -205,13 +226,14 @@ def measure(entries: Sequence[Entry], repeats: int, seconds: float, report: Call
     return [Result(entry, own, spans[0], peak, own_turns) for entry, own, peak, own_turns in seen]
 
 
-def in_turns(one: Entry, other: Entry, seconds: float) -> float:
-    """Median of one's rate over the other's, each for a moment after the other, for so many seconds in all."""
-    began = time.perf_counter()
-    ratios: list[float] = []
-    while not ratios or time.perf_counter() - began < seconds:
-        ratios.append(one.run(TURN_S).steps_per_s / other.run(TURN_S).steps_per_s)
-    return median(ratios)
+def in_turns(one: Entry, other: Entry, seconds: float) -> Turns:
+    """Each for a moment after the other, for so many seconds in all."""
+    began, pairs = Instant.now(), [(one.run(TURN_S), other.run(TURN_S))]
+    while time.perf_counter() - began.wall < seconds:
+        pairs.append((one.run(TURN_S), other.run(TURN_S)))
+    steps, rounds = (sum(getattr(span, name) for pair in pairs for span in pair) for name in ("steps", "rounds"))
+    ratio = median(own.steps_per_s / its.steps_per_s for own, its in pairs)
+    return Turns(ratio, Span(steps, rounds, began, Instant.now()))
 
 
 def cores_for(workload: Workload) -> int:

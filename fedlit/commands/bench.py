@@ -148,9 +148,9 @@ def remarks(results: list[Result]) -> list[str]:
     lines = [expectation(result) for result in results if result.entry.estimated is not None]
     for result in results:
         if (rival := result.entry.rival) is not None:
-            lines.append(
-                f"FedBC / FedAvg: {median(result.turns):.3f} (steps/s in turns of a few rounds, {rival.label})"
-            )
+            mark = "" if result.quiet_turns else "*"
+            turns = f"steps/s in turns of a few rounds, {rival.label}"
+            lines.append(f"FedBC / FedAvg: {result.in_turns:.3f}{mark} ({turns})")
     disturbed = sum(len(result.spans) - len(result.undisturbed) for result in results)
     if disturbed:
         total = sum(len(result.spans) for result in results)
@@ -158,7 +158,7 @@ def remarks(results: list[Result]) -> list[str]:
             f"The machine was busy: {disturbed} of {total} runs, or the first entry, which they are compared with, "
             f"lost more than {MAX_OTHER_LOAD:g} cores to something else and are left out."
         )
-    if any(result.is_void for result in results):
+    if any(result.is_void or (result.turns and not result.quiet_turns) for result in results):
         lines.append("* no undisturbed run: not to be trusted. Repeat it on an idle machine.")
     return lines
 

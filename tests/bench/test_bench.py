@@ -14,7 +14,7 @@ from rich.console import Console
 
 from fedlit import FederatedTrainer, Softmax
 from fedlit.bench.handwritten import federated_round, sgd
-from fedlit.bench.measure import Entry, Instant, Result, Span, measure, warmed_up
+from fedlit.bench.measure import Entry, Instant, Result, Span, Turns, measure, warmed_up
 from fedlit.bench.workloads import WORKLOADS, Workload
 from fedlit.commands import bench
 from fedlit.errors import ConfigError
@@ -229,8 +229,25 @@ def test_fedbc_is_compared_with_fedavg_in_short_turns():
     results = measure([fedavg, fedbc], repeats=3, seconds=0.01, report=lambda what: None)
     assert order[1:4] == ["fedbc", "fedbc", "fedavg"]  # a span of its own, then turns
     assert results[0].turns == []
-    assert results[1].turns == pytest.approx([0.9] * 3)
-    assert bench.remarks(results)[0] == "FedBC / FedAvg: 0.900 (steps/s in turns of a few rounds, vectorized, 1 thread)"
+    assert [one.ratio for one in results[1].turns] == pytest.approx([0.9] * 3)
+    assert results[1].turns[0].whole.rounds >= 8  # of both
+
+
+def beside_fedavg(*turns: Turns) -> list[str]:
+    """What is said of FedBC after such turns."""
+    fedbc = replace(entry("fedbc"), rival=entry("vectorized"))
+    return bench.remarks([Result(fedbc, [span(90)] * 3, [span(10)] * 3, peak_rss_mb=1.0, turns=turns)])
+
+
+def test_turns_that_were_disturbed_are_left_out():
+    said = beside_fedavg(Turns(0.9, span(1)), Turns(0.5, span(1, other=1.0)), Turns(0.9, span(1)))
+    assert said == ["FedBC / FedAvg: 0.900 (steps/s in turns of a few rounds, vectorized, 1 thread)"]
+
+
+def test_a_ratio_of_disturbed_turns_alone_is_marked():
+    said = beside_fedavg(Turns(0.5, span(1, other=1.0)))
+    assert said[0].startswith("FedBC / FedAvg: 0.500* (")
+    assert said[-1].startswith("* no undisturbed run")
 
 
 def test_table_shows_large_figures_in_full_on_80_columns():
