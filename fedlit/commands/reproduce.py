@@ -14,7 +14,7 @@ from fedlit.experiments.tablefile import TableFile, choose_cells
 from fedlit.experiments.tablepage import HEADINGS, Result, collect, entries, page, style_for, summary_lines
 from fedlit.experiments.tablereading import find_table, read_table_file
 from fedlit.experiments.tablesummary import HEADINGS as SUMMARY_HEADINGS
-from fedlit.experiments.tablesummary import overviews, summary_page
+from fedlit.experiments.tablesummary import OWN_PAGE, read_records, record_of, record_path, summary_page
 from fedlit.run import RunFolder, chosen_by
 from fedlit.shipped import shipped_tables
 from fedlit.words import duration
@@ -33,7 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time; they share the cores (1)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder; runs/reproduce-<name> unless given")
     parser.add_argument(
-        "--page", type=Path, metavar="FILE", help="write the page there too, such as docs/results/NAME.md"
+        "--page",
+        type=Path,
+        metavar="FILE",
+        help="write the page there too, such as NAME.md, and NAME.json for `summary`",
     )
     parser.add_argument("--show", action="store_true", help="print the table of what is finished, and run nothing")
     parser.add_argument("--retry-failed", action="store_true", help="also run what failed before")
@@ -41,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """List, or check, run and print; the exit code is 1 if a run of the table has failed."""
+    require(
+        args.page is None or args.page.suffix == ".md",
+        f"--page is {args.page}; give a file that ends in .md. Its numbers go to a .json file beside it.",
+    )
     console = Console(markup=False, emoji=False, highlight=False)  # names and reasons are anybody's
     if args.table == "list":
         console.print(listing())
@@ -101,7 +108,7 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in HEADINGS:
         is_number = heading in ("paper", "ours", "n", "difference")
-        grid.add_column(heading, justify="right" if is_number else "left", no_wrap=heading != "found")
+        grid.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     for one in results:
         grid.add_row(*entries(one, style_for(one)))
     console.print(grid)
@@ -111,29 +118,31 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
 
 
 def write_page(made: Reproduction, results: Sequence[Result], copy: Path | None, console: Console) -> None:
-    """The page, in the folder of the runs and where it was asked for."""
-    text = page(made, results)
-    for path in (made.folder / "page.md", *([copy] if copy else [])):
+    """The page and its record, in the folder of the runs and where it was asked for."""
+    text, record = page(made, results), record_of(made, results).text()
+    for path in (made.folder / f"{OWN_PAGE}.md", *([copy] if copy else [])):
         write(text, path, console)
+        write(record, record_path(path))
 
 
-def write(text: str, path: Path, console: Console) -> None:
-    """One page."""
+def write(text: str, path: Path, console: Console | None = None) -> None:
+    """One file, and a line that names it if there is a console."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         RunFolder(path.parent).write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
     except OSError as error:
         raise RunError(f"{path} cannot be written ({error.strerror}). Choose another file with --page.") from error
-    console.print(f"page: {path}", soft_wrap=True)
+    if console is not None:
+        console.print(f"page: {path}", soft_wrap=True)
 
 
 def summarise(folder: Path, copy: Path | None, console: Console) -> None:
-    """Print what all tables came to that have runs in this folder."""
-    found = overviews(folder)
+    """Print what all tables came to that have pages in this folder."""
+    found = read_records(folder)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in SUMMARY_HEADINGS:
-        grid.add_column(heading, justify="left" if heading == "table" else "right", no_wrap=True)
-    for one in found:
+        grid.add_column(heading, justify="left" if heading == "table" else "right", overflow="fold")
+    for one in found.values():
         grid.add_row(*one.entries())
     console.print(grid)
     if copy is not None:

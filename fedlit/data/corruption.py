@@ -8,7 +8,8 @@ clients.parquet.
     flip       round(C p) classes, drawn for each client, carry the labels of one another
 
 Readings, where Exp-α is silent: class profiles are those of LDAM's public code, in the order of the labels unless
-`permute_classes`; rounded by largest remainder; a class that has too few samples is drawn from with replacement.
+`permute_classes`; rounded by largest remainder; a class that has too few samples is drawn from with replacement. The
+shipped configs permute: else balanced clients have the smallest weights, which are the largest in Exp-α's figure 2.
 Flipped classes exchange labels by a random permutation that leaves none its own; a single one gets a random other.
 """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from fedlit.catalogue import metric, shown
@@ -14,6 +15,7 @@ from fedlit.experiments.objective import objective
 from fedlit.experiments.sweep import readable, short_names
 from fedlit.experiments.tablefile import Cell, Reading, TableFile
 from fedlit.report.domains import MEAN, domain_scores
+from fedlit.report.figures.rounds import mean_weights
 from fedlit.report.tables import measured
 from fedlit.results import Run, read_run
 
@@ -231,6 +233,9 @@ def value_of(run: Run, reading: Reading) -> float | None:
     if reading.domain is not None:
         scores, _ = domain_scores(run, reading.last)
         return sum(scores.values()) / len(scores) if reading.domain == MEAN and scores else scores.get(reading.domain)
+    if reading.weight_of is not None:
+        by_round = mean_weights(run).get(reading.weight_of, {})
+        return fmean(by_round.values()) if by_round else None
     if reading.best:
         return objective(run, reading.metric, "minimize" if metric(reading.metric).best == "min" else "maximize")
     return measured(run, reading.metric, reading.last)

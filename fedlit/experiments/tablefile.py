@@ -29,10 +29,14 @@ class Reading:
     """The best evaluated round instead."""
     domain: str | None = None
     """Accuracy on the clients of one domain instead of the metric."""
+    weight_of: str | None = None
+    """The mean aggregation coefficient of one group of clients instead, over all evaluated rounds."""
 
     @property
     def words(self) -> str:
         """For a caption."""
+        if self.weight_of is not None:
+            return f"mean coefficient of a client of the group '{self.weight_of}', over all evaluated rounds"
         what = f"accuracy in the domain {self.domain}" if self.domain else self.metric
         when = "best evaluated round" if self.best else f"mean of the last {self.last} evaluated rounds"
         return f"{what}, {'last evaluated round' if self.last == 1 and not self.best else when}"

@@ -148,6 +148,8 @@ def style_for(result: Result) -> Style:
     """How its numbers are written."""
     if result.reading.domain is not None:
         return Style(100.0, 2)
+    if result.reading.weight_of is not None:
+        return Style(1.0, 4)
     return style_of(result.reading.metric, [result.mean, result.paper[0] if result.paper else None])
 
 
@@ -169,9 +171,13 @@ def summary_lines(made: Reproduction, results: Sequence[Result]) -> list[str]:
         lines.append(f"Fewer numbers than runs were asked for: {', '.join(short)}.")
     failed = [trial for trial in made.ledger.with_status("failed") if not trial.parameters["searched"]]
     lines += [f"{trial.name} failed: {trial.reason}" for trial in failed]
-    spent = sum(trial.seconds for trial in made.ledger.trials.values())
-    lines.append(f"Machine time of the runs so far: {duration(spent)}.")
+    lines.append(f"Machine time of the runs so far: {duration(seconds_spent(made))}.")
     return lines
+
+
+def seconds_spent(made: Reproduction) -> float:
+    """Of all runs, those of the search too."""
+    return sum(trial.seconds for trial in made.ledger.trials.values())
 
 
 def scale_lines(made: Reproduction) -> list[str]:

@@ -17,7 +17,7 @@ from fedlit.report.papers import PaperRow, read_table
 from fedlit.shipped import shipped_tables
 
 _TABLE = ("title", "paper", "rounds", "seeds", "cell", "set", "tune", "columns", "rows", "notes")
-_READ = ("metric", "last", "best", "domain")
+_READ = ("metric", "last", "best", "domain", "weight_of")
 _TUNE = ("seed", "metric", "last", "rounds", "keep")
 _COLUMN = ("words", "set", "rounds", "seconds", "paper", "cell", "runs_of", "values_of")
 _ROW = (

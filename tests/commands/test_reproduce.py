@@ -13,8 +13,7 @@ import pytest
 
 from fedlit.experiments.tablefile import Cell, Reading
 from fedlit.experiments.tablepage import Result, kendall
-from fedlit.experiments.tablereading import read_table_file, shipped_tables
-from fedlit.experiments.tablesummary import overview, summary_page
+from fedlit.experiments.tablereading import shipped_tables
 from fedlit.results import read_run
 from tests.conftest import Call
 from tests.experiments.sweeps import answer_of
@@ -138,18 +137,28 @@ def test_a_run_that_lacks_the_number_is_no_failure_and_other_cells_read_it(call:
     assert shown["FedAvg:also"][3] == "2"
 
 
-def test_a_summary_counts_what_the_tables_in_a_folder_came_to(call: Call, here: Path) -> None:
-    call("reproduce tiny.yaml --out out")
-    answer = call("reproduce summary --out .")  # tiny is not one that ships
-    assert (answer.code, "no folder with runs of a table that ships" in answer.err) == (2, True)
-    table = read_table_file(here / "tiny.yaml")
-    found = overview(table, here / "out" / "reproduce.json", {"command": "reproduce", "table": "tiny", "rounds": 2})
+def test_a_summary_counts_what_the_pages_in_a_folder_came_to(call: Call, here: Path) -> None:
+    call("reproduce tiny.yaml --out out --page pages/tiny.md")
     shown = rows_of((here / "out" / "page.md").read_text())
     yes = sum(fields[-1] == "yes" for fields in shown.values())
-    assert (found.made, found.counts.compared, found.counts.within) == (4, 4, yes)
-    page = summary_page([found])
-    assert f"**{yes} of 4 cells lie within both spreads.**" in page
-    assert "| [tiny](tiny.md) | 4 of 4 | 4 |" in page
+    shutil.rmtree(here / "out" / "E=5-FedBC-seed1")  # the page stands without its runs
+    for folder in ("pages", "."):  # beside the page; in the folder of the runs, in a folder
+        answer = call(f"reproduce summary --out {folder} --page pages/summary.md")
+        assert answer.code == 0, answer
+        page = (here / "pages" / "summary.md").read_text()
+        assert f"**{yes} of 4 cells lie within both spreads.**" in page
+        assert page.count("| [tiny](tiny.md) | 4 of 4 | 4 |") == 1
+
+
+@pytest.mark.parametrize("damage", ["cut", "typed"])
+def test_a_damaged_record_of_a_page_is_named(call: Call, here: Path, damage: str) -> None:
+    call("reproduce tiny.yaml --out out --page pages/tiny.md")
+    record = here / "pages" / "tiny.json"
+    whole = record.read_text()
+    record.write_text(whole[:20] if damage == "cut" else json.dumps(json.loads(whole) | {"seconds": "long"}))
+    answer = call("reproduce summary --out pages")
+    assert answer.code == 2
+    assert "pages/tiny.json is damaged. Make its page again" in answer.err
 
 
 def test_a_list_names_every_table_with_its_cost(call: Call) -> None:
@@ -170,6 +179,8 @@ def test_a_list_names_every_table_with_its_cost(call: Call) -> None:
         ("tiny.yaml --seeds 6", "--seeds is 6, but tiny is tuned with seed 5"),
         ("tiny.yaml --rounds 0", "--rounds is 0; give 1 or more"),
         ("tiny.yaml --jobs 0", "--jobs is 0; give 1 or more"),
+        ("tiny.yaml --page table.json", "--page is table.json; give a file that ends in .md."),
+        ("summary --out configs", "configs has no table that was made again. Make one with `fedlit reproduce NAME`"),
         ("tiny.yaml --show", "holds no runs of tiny. Run it first, or say where they are with --out DIR."),
         ("broken.yaml", "broken.yaml: columns.E=1: seconds is 'fast'. Give a number, 0 or more."),
         ("wrong.yaml", "wrong.yaml: FedAvg:E=1: 'model.lrr' is not an option. Did you mean 'model.lr'?"),

@@ -9,12 +9,13 @@ import pytest
 from fedlit.errors import ConfigError
 from fedlit.experiments.ledger import Ledger
 from fedlit.experiments.reproduction import Reproduction, value_of
-from fedlit.experiments.tablefile import TableFile, choose_cells
+from fedlit.experiments.tablefile import Reading, TableFile, choose_cells
 from fedlit.experiments.tablereading import find_table, read_table_file
 from fedlit.results import read_run
 from fedlit.shipped import shipped_tables
 from tests.conftest import Call
 from tests.experiments.tables import SEARCH, TINY, make_table, write_table
+from tests.real_files import Real
 
 ROW = TINY["rows"]["FedAvg"]
 COLUMN = TINY["columns"]["E=1"]
@@ -162,3 +163,20 @@ def test_a_cell_on_generated_data_has_its_number_after_a_round(path: Path, name:
     value = value_of(read_run(Path("run")), table.reading_of(cell))
     assert value is not None
     assert 0 <= value <= 1
+
+
+def test_the_weight_of_a_group_is_the_mean_of_its_clients_and_all_of_a_round_are_one(call: Call, real: Real) -> None:
+    """Exp-α's figure 2, with two flipped clients of six in each of two rounds."""
+    table = read_table_file(find_table("expalpha_figure2"))
+    cells = {kind: cell_named(table, f"weight of {kind}:2 of 6 all classes") for kind in ("clean", "flipped")}
+    words = table.arguments(table.source(cells["clean"]), {}, 0, 2)
+    quick = "--model.local_steps 2 --data.fresh.samples 256 --trainer.eval_every 1 --trainer.engine sequential"
+    answer = call(f"fit {' '.join(words)} {quick} --data.root {real('cifar10', 'cifar-10-batches-py')} --run run")
+    assert answer.code == 0, answer
+    run = read_run(Path("run"))
+    clean, flipped = (value_of(run, table.reading_of(cell)) for cell in cells.values())
+    assert clean is not None
+    assert flipped is not None
+    assert 4 * clean + 2 * flipped == pytest.approx(1)
+    assert clean != pytest.approx(flipped, rel=1e-6)
+    assert value_of(run, Reading("global/acc", weight_of="ratio 1")) is None
