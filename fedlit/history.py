@@ -143,11 +143,12 @@ def user_records(
     states: ClientStates,
     numbers: Sequence[str],
     measures: Sequence[Measure],
-    users: UserScores,
-    local: UserScores | None,
-    personal: UserScores | None,
+    scores: Sequence[UserScores | None],
 ) -> dict[str, Any]:
-    """One row per client of an evaluated round, as columns (clients.parquet); `numbers` are states that it keeps."""
+    """One row per client of an evaluated round, as columns (clients.parquet).
+
+    `numbers` are states that it keeps, `scores` those of MODELS, None for a model that nobody has.
+    """
     round = cohort.round if cohort is not None else 0
     missing = torch.full((data.num_clients,), torch.nan, dtype=torch.float64)
     weight = missing.clone()
@@ -164,11 +165,11 @@ def user_records(
         "weight": weight.numpy(),
         **{name: column.numpy() for name, column in kept.items()},
         **{
-            f"{measure.name}_{model}": (missing if scores is None else scores.values(measure)).numpy()
+            f"{measure.name}_{model}": (missing if own is None else own.values(measure)).numpy()
             for measure in measures
-            for model, scores in zip(MODELS, (users, local, personal), strict=True)
+            for model, own in zip(MODELS, scores, strict=True)
         },
-        "loss": users.loss.numpy(),
+        "loss": (missing if scores[0] is None else scores[0].loss).numpy(),
     }
 
 

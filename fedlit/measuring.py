@@ -117,8 +117,9 @@ class Measuring:
         values |= self.extra(model)
         if cohort is not None and parts.tested and not self.client.pools_data:
             values |= extreme_user_metrics(cohort, users, measures)
-        if self.client.own_tensors and not self.client.average_kept:
-            values = {}  # z is not a whole model
+        is_whole = not self.client.own_tensors or self.client.average_kept
+        if not is_whole:
+            values = {}  # of z alone, which nobody uses
         if parts.local:
             local = personal = self.local_models(users)
             values |= local_metrics(local, measures)
@@ -130,7 +131,8 @@ class Measuring:
         if parts.finetuned:
             values |= local_metrics(self.finetuned_models(users), measures, "finetuned")
         numbers = number_states(self.client.state_spec())
-        return values, user_records(cohort, self.data, self.models.states, numbers, measures, users, local, personal)
+        scores = (users if is_whole else None, local, personal)
+        return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)
 
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
         """f(z) on all training data, by n_i and with equal weights, and its gradient's squared norm; on request."""

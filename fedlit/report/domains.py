@@ -67,8 +67,10 @@ def domain_scores(run: Run, last: int = 1) -> tuple[dict[str, float], bool]:
     from pyarrow import compute  # type: ignore[import-untyped]  # pyarrow ships no types
 
     named = run.clients.filter(compute.field("group") != "")
-    own, personal = (f"{run.measures[0].name}_{model}" for model in ("global", "personal"))
-    for column in (own, personal):
+    name = run.measures[0].name
+    own, personal = (f"{name}_{model}" for model in ("global", "personal"))
+    is_whole = f"global/{name}" in run.metrics or f"personal/{name}" not in run.metrics  # older records score z anyway
+    for column in (own, personal) if is_whole else (personal,):
         known = named.filter(compute.is_finite(compute.field(column)))
         newest = sorted(compute.unique(known["round"]).to_pylist())[-last:]
         rows = known.filter(compute.field("round").isin(newest)).select(["group", column]).to_pylist()

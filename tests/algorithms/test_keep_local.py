@@ -133,6 +133,23 @@ def test_a_client_goes_on_with_the_normalisation_it_ended_with(average_kept: boo
 # a head
 
 
+class Records(ServerCallback):
+    """The newest records of all clients."""
+
+    def on_users_measured(self, trainer: Any, client: Client, cohort: Cohort | None, records: dict[str, Any]) -> None:
+        self.records = records
+
+
+@pytest.mark.parametrize("average_kept", [False, True])
+def test_z_has_no_scores_where_it_is_not_a_whole_model(average_kept: bool) -> None:
+    seen = Records()
+    client = FedAvg(normed(), keep_local="norm", average_kept=average_kept, **LOCAL)
+    run(client, data(), clients_per_round=4, callbacks=[seen])
+    for name in ("acc_global", "loss"):
+        assert np.isfinite(seen.records[name]).all() == average_kept
+    assert np.isfinite(seen.records["acc_personal"]).all()
+
+
 def test_the_servers_head_stays_as_it_was_and_the_base_is_averaged_by_size() -> None:
     problem = data()
     trainer = run(FedAvg(Parts(share=1.0), keep_local="head", **LOCAL), problem, rounds=3, sampler="all")
