@@ -123,9 +123,9 @@ def summary_page(found: dict[str, Record]) -> str:
 
 def summary_page_lines(found: dict[str, Record]) -> Iterator[str]:
     """The table, and what its columns mean."""
-    compared, within = (sum(getattr(one, name) for one in found.values()) for name in ("compared", "within"))
+    answered, within = (sum(getattr(one, name) for one in found.values()) for name in ("answered", "within"))
     yield from ("# Tables made again: what agrees", "", "`fedlit reproduce summary` makes this page.", "")
-    yield from (f"**{within} of {compared} cells lie within both spreads.**", "")
+    yield from (f"**{within} of {answered} cells with a known spread lie within both.**", "")
     yield from (row(list(HEADINGS)), row(["---"] + ["---:"] * (len(HEADINGS) - 1)))
     for page, one in found.items():
         name, *others = (escape(field) for field in one.entries())
