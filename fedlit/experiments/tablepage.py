@@ -162,6 +162,9 @@ def summary_lines(made: Reproduction, results: Sequence[Result]) -> list[str]:
             f"{counts.within} of {counts.answered} cells lie within both spreads, |difference| ≤ 2 √(s₁² + s₂²); a "
             "spread that is not known counts as 0."
         )
+    uncounted = dict.fromkeys(one.cell.row.name for one in results if not one.cell.row.counts)
+    if uncounted:
+        lines.append(f"Not counted, since they are a second form of a number: {', '.join(uncounted)}.")
     if counts.orders:
         orders = ", ".join(f"{name} {tau:+.2f} ({rows} rows)" for name, (tau, rows) in counts.orders.items())
         lines.append(f"Order of the rows against the paper's, Kendall's τ: {orders}.")
@@ -221,10 +224,11 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
 
 SINGLE_CELLS = (
     "The first run of each cell, with the number that is read off it. `fedlit fit` ends with a table of the last",
-    "round; `fedlit report RUN --last K` has the means of the last K evaluated rounds. Another `--seed_everything`",
-    "gives the other runs of a cell. Data sets are looked for in `FEDLIT_DATA`, else `./data`. Another processor,",
-    "engine or version of fedlit rounds sums in another way, so a single run may end with another number there, the",
-    "more so the larger its rate.",
+    "round; `fedlit report RUN --last K` has the means of the last K evaluated rounds, and `metrics.csv` in the folder",
+    "of the run has every round, for the best one. The line above the table says which of them a cell is. Another",
+    "`--seed_everything` gives the other runs of a cell. Data sets are looked for in `FEDLIT_DATA`, else `./data`.",
+    "Another processor, engine or version of fedlit rounds sums in another way, so a single run may end with another",
+    "number there, the more so the larger its rate.",
 )
 
 
