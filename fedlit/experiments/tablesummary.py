@@ -124,7 +124,12 @@ def summary_page(found: dict[str, Record]) -> str:
 def summary_page_lines(found: dict[str, Record]) -> Iterator[str]:
     """The table, and what its columns mean."""
     answered, within = (sum(getattr(one, name) for one in found.values()) for name in ("answered", "within"))
-    yield from ("# Tables made again: what agrees", "", "`fedlit reproduce summary` makes this page.", "")
+    yield from (
+        "# Tables made again: what agrees",
+        "",
+        "`fedlit reproduce summary --out FOLDER --page FILE` makes this page of the pages in a folder.",
+        "",
+    )
     yield from (f"**{within} of {answered} cells with a known spread lie within both.**", "")
     yield from (row(list(HEADINGS)), row(["---"] + ["---:"] * (len(HEADINGS) - 1)))
     for page, one in found.items():

@@ -55,6 +55,13 @@ def test_personal_models_stand_in_where_z_is_no_whole_model_and_a_note_says_so(t
     assert grid.notes == ["FedAvg: z is not a whole model, so these are the users' personal models."]
 
 
+def test_scores_of_a_z_that_is_not_a_whole_model_are_not_read(tmp_path: Path) -> None:
+    """Records of earlier versions have them beside metrics that have none."""
+    path = write_run(tmp_path, {"personal/acc": [0.7]}, clients=records(["a"], [0.1], [0.7]))
+    group = one_group([read_run(path)])
+    assert read_domains([group]).cell(group, "a").mean == 0.7
+
+
 def test_without_domains_there_is_no_table(tmp_path: Path) -> None:
     runs = [
         read_run(write_run(tmp_path / "a", {"x": [1]}, clients=records([""], [0.5]))),
