@@ -41,7 +41,7 @@ docs: install-docs ## the site, from docs/ into build/docs; a warning is an erro
 	@echo build/docs/index.html
 
 bench: install ## client steps per second of each engine
-	$(BIN)/fedlit bench
+	$(BIN)/python -m benchmarks
 
 install: $(VENV)/.installed ## the package, into .venv
 install-test: $(VENV)/.installed-test

@@ -23,9 +23,10 @@ COMMANDS = {
     "evaluate": "measure the models of a run once more, on its own data or others: fedlit evaluate RUN --data.seed 5",
     "export": "the models of a run as plain state dicts",
     "conformance": "check every algorithm, or your own, against what all must pass",
-    "bench": "client steps per second of each engine against a hand-written loop",
 }
 
+MOVED = {"bench": "python -m benchmarks (or make bench), in a checkout of fedlit"}
+"""Commands of earlier versions, with what to type instead."""
 WORDS_ONLY = {"list"}
 """Commands that need nothing but words, and so no torch."""
 
@@ -127,6 +128,8 @@ def check_command(name: str, rest: list[str]) -> None:
     if name.startswith("-"):
         verb = next((word for word in rest if word in COMMANDS), "fit")
         raise ConfigError(f"'{name}' is before the command, but belongs after it. Write: fedlit {verb} {name} …")
+    if name in MOVED:
+        raise ConfigError(f"`fedlit {name}` has left the package. Type: {MOVED[name]}.")
     raise ConfigError(f"There is no command '{name}'. {nearest(name, COMMANDS)}Commands: {', '.join(COMMANDS)}.")
 
 

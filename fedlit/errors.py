@@ -7,7 +7,6 @@ FedlitError
 │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
 │       └── DamagedRowsError  rows of clients are not what was written           exit code 2
 ├── ProcessError    a process of a cloud ended, failed or is silent              exit code 1
-├── PeerError       a framework beside which fedlit is measured failed, or did other work  exit code 1
 ├── RankError       a process of the run was killed, hangs or did not come       exit code 1
 └── DivergedError   training left the finite numbers                             exit code 1
 """
@@ -71,12 +70,6 @@ class DamagedRowsError(ResumeError):
 
 class ProcessError(FedlitError):
     """A process that a run needs has ended, has failed, or is silent."""
-
-    exit_code = 1
-
-
-class PeerError(FedlitError):
-    """A framework that `fedlit bench --peer` measures has ended, is silent, or did other work."""
 
     exit_code = 1
 

@@ -57,7 +57,7 @@ LEVELS = {
     "trainer": 7,
     "_public": 8,
     "fedlit": 8,
-    **dict.fromkeys(("bench", "conformance", "report", "dashboard", "tracking"), 9),
+    **dict.fromkeys(("conformance", "report", "dashboard", "tracking"), 9),
     "commandline": 10,
     **dict.fromkeys(("experiments", "cloud_processes"), 11),
     "commands": 12,
@@ -71,8 +71,8 @@ EQUALS_MAY_MEET = {0, 4}
 """Levels whose parts may import each other; elsewhere they are strangers (engines and server, the algorithms)."""
 SIDE = {"clock", "data", "models", "metrics", "run"}
 """They know nothing of federation: keys, errors, locks, measures, places and how arguments are recorded."""
-PEERS = ROOT / "bench" / "peers"
-"""Programs that `fedlit bench --peer` runs in interpreters that have other packages, and no fedlit."""
+PEERS = ROOT.parent / "benchmarks" / "peers"
+"""Programs that `python -m benchmarks --peer` runs in interpreters that have other packages, and no fedlit."""
 HEAVY = {
     "PIL",
     "datasets",
@@ -193,7 +193,7 @@ def test_only_declared_packages_are_imported_from_outside() -> None:
 def test_programs_of_other_interpreters_import_nothing_of_fedlit_and_nobody_imports_them() -> None:
     theirs = {name.split(".")[0] for path in PEERS.glob("*.py") for name in imported(path)}
     assert "fedlit" not in theirs
-    assert not [name for path in FILES for name in imported(path) if name.startswith("fedlit.bench.peers")]
+    assert not [name for path in FILES for name in imported(path) if name.startswith("benchmarks.peers")]
 
 
 @pytest.mark.parametrize("path", FILES, ids=module_of)

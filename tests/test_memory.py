@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pytorch_lightning import LightningModule, Trainer
 
+from benchmarks.measure import forget_peak, peak_rss_mb
 from fedlit import FedBC, FederatedTrainer, ServerCallback, Softmax, Synthetic, TensorData
-from fedlit.bench.measure import forget_peak, peak_rss_mb
 
 
 class ResidentMemory(ServerCallback):

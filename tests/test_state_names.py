@@ -25,8 +25,6 @@ ALLOWED = {
     ("tracking/command.py", "offline"): "a mode of W&B",
     ("tracking/logger.py", "offline"): "a mode of W&B, in a message",
     ("commandline/fit_cli.py", "offline"): "a mode of W&B",
-    ("bench/workloads.py", "prox"): "an option of pFedMe",
-    ("bench/handwritten.py", "prox"): "an option of pFedMe",
     ("conformance/entries.py", "prox"): "an option of FedBCD and pFedMe",
     ("report/readings.py", "prox"): "an option of pFedMe",
 }

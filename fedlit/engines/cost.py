@@ -17,7 +17,7 @@ from fedlit.engines.probe import net_passes
 
 STEP_S, PASS_S, FLOP_S = 5e-4, 1.6e-3, 2e10
 """Rough costs of a sequential step: its overhead, that of every further pass of the net inside it (`task_grad`), and
-the floating-point operations that a thread does in a second. `fedlit bench` compares them with what it measures."""
+the floating-point operations that a thread does in a second. `make bench` compares them with what it measures."""
 CALL_S, COMPILED_GAIN = 1.5e-4, 1.15
 """Of a step that is compiled by itself: what a call costs, and how much faster a thread then computes."""
 COMPILE_S, LAYER_S = 12.0, 1.3

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fedlit.bench.growth import BASE, FAMILIES, GROWTH, Point
-from fedlit.bench.page import MARKED, TABLES, Measured, main, written
-from fedlit.bench.workloads import WORKLOADS
+from benchmarks.growth import BASE, FAMILIES, GROWTH, Point
+from benchmarks.page import MARKED, TABLES, Measured, main, written
+from benchmarks.workloads import WORKLOADS
 from fedlit.errors import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -148,7 +148,11 @@ def test_workload_in_two_files_is_refused(tmp_path: Path) -> None:
     [
         ("<!-- measured: engine -->\n<!-- end -->", json.dumps(run({})), "a marker for engine, which is not a table"),
         ("", "{", "a.json cannot be read"),
-        ("", "{}", "a.json has no machine, repeats, versions, workloads. Give files that fedlit bench --json wrote"),
+        (
+            "",
+            "{}",
+            "a.json has no machine, repeats, versions, workloads. Give files of python -m benchmarks --json",
+        ),
     ],
     ids=["marker", "not JSON", "other JSON"],
 )

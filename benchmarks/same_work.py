@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedlit.bench.handwritten import Data, federated_round
-from fedlit.bench.measure import CountingLoop, fit, new_trainer
-from fedlit.bench.workloads import Workload
+from benchmarks.handwritten import Data, federated_round
+from benchmarks.measure import CountingLoop, fit, new_trainer
+from benchmarks.workloads import Workload
 from fedlit.cohort import Selection
 from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError, PeerError
+from fedlit.errors import ConfigError, FedlitError
 from fedlit.server.sampling import Arrivals, Sampler
 
 LAYERS = {
@@ -38,6 +38,12 @@ CHECK_TIMES = 3
 """So often everyone does them, and the falls are averaged: the order of rows alone moves that of W3 by 2 %."""
 MAX_DIFFERENCE = 0.05
 """How far the fall of the training loss may be from the hand-written loop's, as a part of it."""
+
+
+class PeerError(FedlitError):
+    """A framework that `python -m benchmarks --peer` measures has ended, is silent, or did other work."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from benchmarks import handwritten
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.algorithms.perfedavg import PerFedAvg
 from fedlit.algorithms.pfedme import PFedMe
-from fedlit.bench import handwritten
 from fedlit.client import Client
 from fedlit.data.tensor import TensorData
 from fedlit.models import MLP, LeNet, ResNet20, Softmax

@@ -12,11 +12,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from benchmarks import __main__ as bench
+from benchmarks.handwritten import federated_round, sgd
+from benchmarks.measure import Entry, Instant, Result, Span, Turns, measure, warmed_up
+from benchmarks.workloads import WORKLOADS, Workload
 from fedlit import FederatedTrainer, Softmax
-from fedlit.bench.handwritten import federated_round, sgd
-from fedlit.bench.measure import Entry, Instant, Result, Span, Turns, measure, warmed_up
-from fedlit.bench.workloads import WORKLOADS, Workload
-from fedlit.commands import bench
 from fedlit.errors import ConfigError
 
 TINY = Workload(

@@ -1,4 +1,4 @@
-"""The measured tables of a page: `python -m fedlit.bench.page PAGE JSON ...`, from files of `fedlit bench --json`.
+"""The measured tables of a page: `python -m benchmarks.page PAGE JSON ...`, from files of `--json`.
 
 A table stands between `<!-- measured: NAME -->` and `<!-- end -->`; all else on the page is left as it is.
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlit.bench.growth import FAMILIES, GROWTH, Family, Point
-from fedlit.bench.workloads import WORKLOADS
+from benchmarks.growth import FAMILIES, GROWTH, Family, Point
+from benchmarks.workloads import WORKLOADS
 from fedlit.errors import ConfigError, require
 
 MARKED = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -58,13 +58,13 @@ class Measured:
 
 
 def read(file: Path) -> dict[str, Any]:
-    """What `fedlit bench --json` wrote."""
+    """What `python -m benchmarks --json` wrote."""
     try:
         run = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read ({error}). Give files that fedlit bench --json wrote.") from None
+        raise ConfigError(f"{file} cannot be read ({error}). Give files of python -m benchmarks --json.") from None
     missing = {"machine", "versions", "repeats", "workloads"} - set(run)
-    require(not missing, f"{file} has no {', '.join(sorted(missing))}. Give files that fedlit bench --json wrote.")
+    require(not missing, f"{file} has no {', '.join(sorted(missing))}. Give files of python -m benchmarks --json.")
     return dict(run)
 
 
@@ -239,9 +239,9 @@ def written(page: str, measured: Measured) -> str:
 
 def main() -> None:
     """Write the page; a mistake is told in a sentence."""
-    parser = argparse.ArgumentParser(prog="python -m fedlit.bench.page", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
     parser.add_argument("page", type=Path, help="Markdown with markers")
-    parser.add_argument("files", type=Path, nargs="+", metavar="JSON", help="written by fedlit bench --json")
+    parser.add_argument("files", type=Path, nargs="+", metavar="JSON", help="written by python -m benchmarks --json")
     args = parser.parse_args()
     try:
         args.page.write_text(written(args.page.read_text(), Measured.read(args.files)))

@@ -1,4 +1,4 @@
-"""Two processes against one: `python -m fedlit.bench.processes`. Client steps per second, in turns, in one command.
+"""Two processes against one: `python -m benchmarks.processes`. Client steps per second, in turns, in one command.
 
 One process runs on one core, and on all of them, while the other ranks wait; then all ranks divide the same rounds.
 """
@@ -14,8 +14,8 @@ from statistics import median
 import numpy as np
 from torch import Tensor, nn
 
+from benchmarks.workloads import WORKLOADS
 from fedlit.algorithms.fedavg import FedAvg
-from fedlit.bench.workloads import WORKLOADS
 from fedlit.data.tensor import TensorData
 from fedlit.models import CharLSTM, ResNet20
 from fedlit.progress import is_first_rank
@@ -85,7 +85,7 @@ def one_core() -> Iterator[None]:
 
 def main() -> None:
     """A line for each work and repetition, told by the first rank."""
-    parser = argparse.ArgumentParser(prog="python -m fedlit.bench.processes", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.processes", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="measured rounds of each entry")
     parser.add_argument("--repeats", type=int, default=3, help="repetitions, in turns")
     parser.add_argument("--processes", type=int, default=2)

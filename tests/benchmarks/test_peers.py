@@ -14,14 +14,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from benchmarks import __main__ as bench
+from benchmarks import peer as peering
+from benchmarks.peer import Choice, Peer, beside, session
+from benchmarks.same_work import LAYERS, Outcome, PeerError, SameWork, averaged, compare
+from benchmarks.workloads import WORKLOADS, Workload
 from fedlit import Softmax
-from fedlit.bench import peer as peering
-from fedlit.bench.peer import Choice, Peer, beside, session
-from fedlit.bench.same_work import LAYERS, Outcome, SameWork, averaged, compare
-from fedlit.bench.workloads import WORKLOADS, Workload
-from fedlit.commands import bench
-from fedlit.errors import ConfigError, PeerError
-from tests.bench.test_bench import bench_args
+from fedlit.errors import ConfigError
+from tests.benchmarks.test_bench import bench_args
 
 SMALL = Workload(
     name="small",
@@ -227,7 +227,7 @@ def test_peer_at_rest_ends_when_fedlit_is_killed(tmp_path):
     new_work().write(tmp_path, cores=1)
     choice(tmp_path, NUMPY_PEER)
     source = (
-        "import pathlib, sys; from fedlit.bench.peer import Choice, Peer; folder = pathlib.Path(sys.argv[1]); "
+        "import pathlib, sys; from benchmarks.peer import Choice, Peer; folder = pathlib.Path(sys.argv[1]); "
         "peer = Peer(Choice('numpy', pathlib.Path(sys.executable), folder / 'script.py'), folder); peer.hello(); "
         "peer.rest(); print(peer.process.pid, flush=True); sys.stdin.read()"
     )

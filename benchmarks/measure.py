@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from pytorch_lightning import LightningModule, Trainer
 
+from benchmarks.handwritten import federated_round
+from benchmarks.workloads import Workload
 from fedlit.algorithms.fedbc import FedBC
-from fedlit.bench.handwritten import federated_round
-from fedlit.bench.workloads import Workload
 from fedlit.client import Client
 from fedlit.clock import Clock
 from fedlit.cohort import Cohort
@@ -184,7 +184,7 @@ class Result:
         return max(loads, default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """One entry of `fedlit bench --json`."""
+        """One entry of `python -m benchmarks --json`."""
         return {
             "name": self.entry.name,
             "processes": self.entry.processes,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fedlit.bench.workloads import Workload
+from benchmarks.workloads import Workload
 from fedlit.models import MLP
 
 FEATURES, CLASSES, BATCH, ROWS = 60, 10, 10, 20
@@ -84,4 +84,4 @@ FAMILIES = (
     ),
 )
 GROWTH = {point.name: point.workload() for family in FAMILIES for point in family.points}
-"""What `fedlit bench --growth` measures; the base belongs to every family and is measured once."""
+"""What `python -m benchmarks --growth` measures; the base belongs to every family and is measured once."""

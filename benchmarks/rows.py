@@ -1,4 +1,4 @@
-"""Rows on disk: `python -m fedlit.bench.rows`. FedBC that keeps a LeNet of each client, of more than memory holds.
+"""Rows on disk: `python -m benchmarks.rows`. FedBC that keeps a LeNet of each client, of more than memory holds.
 
 One run to its end, and one that is killed (SIGKILL) and resumed: memory, the time of rounds and of checkpoints as rows
 become more, and whether both runs end with the same bits.
@@ -102,9 +102,7 @@ class Work:
 
 def started(work: Work, folder: Path) -> "subprocess.Popen[bytes]":
     """The run in a process of its own, whose memory is nobody else's."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "fedlit.bench.rows", "--play", json.dumps(asdict(work)), str(folder)]
-    )
+    return subprocess.Popen([sys.executable, "-m", "benchmarks.rows", "--play", json.dumps(asdict(work)), str(folder)])
 
 
 def whole(work: Work, folder: Path) -> dict[str, Any]:
@@ -190,7 +188,7 @@ def told(name: str, seen: dict[str, Any]) -> str:
 
 def main() -> None:
     """A few lines for each run, and whether the killed one has the same bits."""
-    parser = argparse.ArgumentParser(prog="python -m fedlit.bench.rows", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rows", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the runs are written; it needs 2.5 times the rows' size")
     parser.add_argument("--clients", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=230, help="230 rounds of 100 meet 20,000 of 100,000 clients")

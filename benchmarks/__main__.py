@@ -1,8 +1,9 @@
-"""`fedlit bench`: measures the workloads, prints a table for each and writes the figures."""
+"""`python -m benchmarks`: measures the workloads, prints a table for each and writes the figures."""
 
 import argparse
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,18 +15,19 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedlit.bench.growth import GROWTH
-from fedlit.bench.measure import MAX_OTHER_LOAD, Result, measure, warmed_up
-from fedlit.bench.peer import PACKAGES, Choice, beside
-from fedlit.bench.same_work import CHECK_ROUNDS, LAYERS, Outcome, layers_of
-from fedlit.bench.workloads import WORKLOADS, Workload
-from fedlit.errors import ConfigError, nearest, require
+import benchmarks
+from benchmarks.growth import GROWTH
+from benchmarks.measure import MAX_OTHER_LOAD, Result, measure, warmed_up
+from benchmarks.peer import PACKAGES, Choice, beside
+from benchmarks.same_work import CHECK_ROUNDS, LAYERS, Outcome, layers_of
+from benchmarks.workloads import WORKLOADS, Workload
+from fedlit.errors import ConfigError, FedlitError, nearest, require
 from fedlit.run import RunFolder, check_writable, chosen_by
 from fedlit.summary import versions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of `fedlit bench`."""
+    """The options of `python -m benchmarks`."""
     parser.add_argument(
         "--workload",
         action="append",
@@ -46,6 +48,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--repeats", type=int, default=3, help="repetitions, of which the median is shown (3)")
     parser.add_argument("--seconds", type=float, default=3.0, help="time of each entry in a repetition (3)")
+
+
+def run() -> int:
+    """The command: its exit code; what is wrong with the input is said in a paragraph."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=benchmarks.__doc__)
+    add_arguments(parser)
+    try:
+        return main(parser.parse_args())
+    except FedlitError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def main(args: argparse.Namespace) -> int:
@@ -183,7 +196,7 @@ def same_work(outcomes: dict[str, Outcome]) -> list[str]:
 def as_json(
     repeats: int, workloads: dict[str, list[Result]], outcomes: dict[str, dict[str, Outcome]]
 ) -> dict[str, Any]:
-    """The content of `fedlit bench --json FILE`; with peers also what the compared rounds came to."""
+    """The content of `python -m benchmarks --json FILE`; with peers also what the compared rounds came to."""
     compared = {name: {who: asdict(one) for who, one in seen.items()} for name, seen in outcomes.items() if seen}
     return {
         "machine": machine(),
@@ -212,3 +225,7 @@ def cpu_model() -> str:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from fedlit.bench.measure import Entry, Instant, Span, cores_for
-from fedlit.bench.same_work import CHECK_ROUNDS, CHECK_TIMES, Outcome, SameWork, averaged, compare, layers_of
-from fedlit.bench.workloads import Workload
+from benchmarks.measure import Entry, Instant, Span, cores_for
+from benchmarks.same_work import CHECK_ROUNDS, CHECK_TIMES, Outcome, PeerError, SameWork, averaged, compare, layers_of
+from benchmarks.workloads import Workload
 from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError, PeerError, nearest, require
+from fedlit.errors import ConfigError, nearest, require
 
 SCRIPTS = Path(__file__).parent / "peers"
 PACKAGES = {"fedjax": "FedJAX", "pfl": "pfl-research", "flower": "Flower"}

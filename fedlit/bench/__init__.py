@@ -1,1 +1,0 @@
-"""`fedlit bench`: client steps per second of each engine, beside what a researcher writes by hand."""
