@@ -325,7 +325,7 @@ class FrozenBase(nn.Module):
 def test_a_net_with_frozen_parameters_is_refused_before_a_run_folder_is_made(engine: str, tmp_path: Path) -> None:
     """The vectorized engine trained them."""
     client = FedAvg(FrozenBase().double())
-    words = r"frozen parameters .*: 'base.0.weight', 'base.0.bias', 'base.1.weight' and 1 more.*net.requires_grad_\(True\)"
+    words = r"frozen parameters .*: 'base.0.weight', 'base.0.bias', 'base.1.weight' and 1 more.*requires_grad_\(True\)"
     with pytest.raises(ConfigError, match=words):
         run(client, engine=engine, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
