@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from fedlit.codeprint import code_of, is_own
 from fedlit.errors import ConfigError
-from fedlit.recorded import ReadFromFile, Recorded, arguments_of
+from fedlit.recorded import TRAINED_AS, ReadFromFile, Recorded, arguments_of
 
 LONGEST = 32
 """A longer list is shown by its hash."""
@@ -32,7 +32,7 @@ DEEPEST = 8
 """Objects within objects; those of a logger or a trainer would go on for ever."""
 _AS_TEXT = (PurePath, timedelta, torch.dtype, torch.device)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_built_with"}
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_built_with", TRAINED_AS}
 _OPTIONS = (str, int, float, NoneType, type, FunctionType, BuiltinFunctionType, functools.partial)
 
 Description = dict[str, Any]
