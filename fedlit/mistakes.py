@@ -74,7 +74,7 @@ def mixed(step: str, keeper: str, net: nn.Module) -> str:
     return (
         f"{step} passes the net at other parameters than its own (task_grad), and '{keeper}' of model.net "
         f"({type(net).__name__}), a {kind}, changes its buffers in every pass: it would mix the statistics of several "
-        "models. Take a net that keeps none, with GroupNorm or LayerNorm in place of BatchNorm (ResNet20 has an option, "
+        "models. Take a net that keeps none, with GroupNorm or LayerNorm in place of BatchNorm (ResNet20 has "
         "norm: group), or an algorithm whose step passes the net once: FedAvg, FedBC, Ditto with order: personal_first."
     )
 
