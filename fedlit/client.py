@@ -420,7 +420,7 @@ class Client(Recorded, LightningModule):
         try:
             output = getattr(self, method)(batch, batch_idx)
         except Exception as error:
-            mistake = in_our_words(error, step, self.batches_per_step)
+            mistake = in_our_words(error, step, self.batches_per_step, self.net)
             if mistake is None:
                 raise
             raise mistake from error

@@ -58,6 +58,16 @@ def class_pieces(kind: type, seen: set[int]) -> Iterator[str]:
                 yield from pieces(held if function is None else function, seen)
 
 
+def plain_attributes(kind: type) -> dict[str, Any]:
+    """The numbers and texts that a user's class holds, by `Class.name`: they are part of its code."""
+    return {
+        f"{base.__name__}.{name}": held
+        for base in filter(is_own, kind.__mro__)
+        for name, held in sorted(vars(base).items())
+        if not name.startswith("__") and isinstance(held, str | int | float | bool | None)
+    }
+
+
 def method_in(held: Any) -> FunctionType | None:
     """The function behind a method, a property or the like."""
     if isinstance(held, staticmethod | classmethod):

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import pickle
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from datetime import timedelta
 from enum import Enum
 from pathlib import PurePath
@@ -22,17 +22,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedlit.codeprint import code_of, is_own
+from fedlit.codeprint import code_of, is_own, plain_attributes
 from fedlit.errors import ConfigError
-from fedlit.recorded import ReadFromFile, Recorded, arguments_of
+from fedlit.recorded import TRAINED_AS, ReadFromFile, Recorded, arguments_of
 
 LONGEST = 32
 """A longer list is shown by its hash."""
 DEEPEST = 8
 """Objects within objects; those of a logger or a trainer would go on for ever."""
+ATTRIBUTES = "class_attributes"
+"""Key beside `class_path`, of what a class holds by name; it decides nothing that `code` does not."""
 _AS_TEXT = (PurePath, timedelta, torch.dtype, torch.device)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_built_with"}
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_built_with", TRAINED_AS}
 _OPTIONS = (str, int, float, NoneType, type, FunctionType, BuiltinFunctionType, functools.partial)
 
 Description = dict[str, Any]
@@ -67,7 +69,7 @@ def describe(part: object, where: str, depth: int = 0) -> Description:
     if depth > DEEPEST:
         raise ConfigError(refusal(where, f"holds objects within objects, more than {DEEPEST} deep"))
     held = {name: plain(value, f"{where}.{name}", depth + 1) for name, value in held_by(part, where).items()}
-    return {**class_of(part), "init_args": held}
+    return {**class_of(part), **attributes_of([part]), "init_args": held}
 
 
 def held_by(part: object, where: str) -> dict[str, Any]:
@@ -90,7 +92,8 @@ def describe_net(net: nn.Module, where: str) -> Description:
     built_with = describe(net, where)["init_args"] if isinstance(net, Recorded) else {}
     count = sum(value.numel() for value in net.parameters())
     structure = digest("\n".join(structure_lines(net, where)).encode(), 8)
-    return {**class_of(net), "init_args": built_with, "parameters": count, "structure": structure}
+    known = {**class_of(net), **attributes_of(net.modules())}
+    return {**known, "init_args": built_with, "parameters": count, "structure": structure}
 
 
 def structure_lines(net: nn.Module, where: str) -> list[str]:
@@ -128,6 +131,13 @@ def class_of(part: object) -> dict[str, str]:
     """The class, and a fingerprint of its code where the user wrote it."""
     kind = type(part)
     return {"class_path": path_of(kind), **({"code": code_of(kind)} if is_own(kind) else {})}
+
+
+def attributes_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
+    """What the user's classes among these hold: part of `code` and `structure`, and here by name, for an error."""
+    kinds = dict.fromkeys(type(part) for part in parts)
+    held = {name: value for kind in kinds for name, value in plain_attributes(kind).items()}
+    return {ATTRIBUTES: held} if held else {}
 
 
 def path_of(thing: type | FunctionType | BuiltinFunctionType) -> str:

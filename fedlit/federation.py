@@ -6,6 +6,7 @@ server. A server's model does not change while its clients train, so they are tr
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -302,8 +303,9 @@ class Federation:
         self.flight = before.flight
         self._waiting.clear()
         models = rows(before.models, len(before.servers))
-        for model, (id, snapshot) in zip(models, before.servers.items(), strict=True):
-            self.servers[self._places[id]].restore(replace(snapshot, model=model))
+        with ExitStack() as steps:  # every server is restored, even if a callback of another raises
+            for model, (id, snapshot) in zip(models, before.servers.items(), strict=True):
+                steps.callback(self.servers[self._places[id]].restore, replace(snapshot, model=model))
 
     def state_dict(self) -> dict[str, Any]:
         """Every server, the time, and who is in flight."""

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlit.errors import ConfigError
 from fedlit.step import Batch
@@ -31,11 +31,13 @@ class ValueReadError(ConfigError):
         self.place = place
 
 
-def in_our_words(error: Exception, step: str, batches_per_step: int) -> ConfigError | None:
+def in_our_words(error: Exception, step: str, batches_per_step: int, net: nn.Module) -> ConfigError | None:
     """The mistake behind an error that came out of a step such as `FedX.training_step`, or None for any other error."""
     text, place = str(error), f"{step}{_line(error.__traceback__)}"
     if "would mutate a captured Tensor" in text:  # torch.func, which the vectorized engine maps with
-        return ConfigError(changed_in_place(place, "a tensor that it was given"))
+        keeper = _keeps_statistics(error.__traceback__, net)
+        what = changed_in_place(place, "a tensor that it was given") if keeper is None else mixed(step, keeper, net)
+        return ConfigError(what)
     if isinstance(error, RuntimeError) and any(words in text for words in _READS_VALUES):
         return ValueReadError(place)
     if isinstance(error, ValueError) and "values to unpack" in text and _holds_batch(error.__traceback__):
@@ -63,6 +65,17 @@ def changed_in_place(place: str, what: str) -> str:
         f"{place} changes {what}, but a step may only read the received model (global_params), states and what the "
         "server sent. Make a new tensor instead (y = x + 1, not x += 1 or self.x = ...). A state that moves from step "
         "to step is returned in the step's dict, under its name in carried_states()."
+    )
+
+
+def mixed(step: str, keeper: str, net: nn.Module) -> str:
+    """A step passes its net at the parameters of several models, and the net keeps numbers of its passes."""
+    kind = type(net.get_submodule(keeper)).__name__
+    return (
+        f"{step} passes the net at other parameters than its own (task_grad), and '{keeper}' of model.net "
+        f"({type(net).__name__}), a {kind}, changes its buffers in every pass: it would mix the statistics of several "
+        "models. Take a net that keeps none, with GroupNorm or LayerNorm in place of BatchNorm (ResNet20 has "
+        "norm: group), or an algorithm whose step passes the net once: FedAvg, FedBC, Ditto with order: personal_first."
     )
 
 
@@ -113,6 +126,14 @@ def _line(trace: TracebackType | None) -> str:
     """` (mine.py, line 12)`: the innermost line that the user wrote."""
     own = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _OTHERS)]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _keeps_statistics(trace: TracebackType | None, net: nn.Module) -> str | None:
+    """The innermost module of the net that was passed when it failed, where it has buffers of its own: its name."""
+    names = {id(module): name for name, module in net.named_modules()}
+    passed = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace)]
+    inner = next((module for module in reversed(passed) if id(module) in names), None)
+    return names[id(inner)] if isinstance(inner, nn.Module) and inner._buffers else None
 
 
 def _holds_batch(trace: TracebackType | None) -> bool:

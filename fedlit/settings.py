@@ -27,7 +27,7 @@ from torch import nn
 from fedlit.behaviour import behaviour_of
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
-from fedlit.describing import Description, describe, describe_net, path_of, plain
+from fedlit.describing import ATTRIBUTES, Description, describe, describe_net, path_of, plain
 from fedlit.errors import ConfigError, ResumeError
 from fedlit.recorded import Recorded, arguments_of
 from fedlit.run import RunFolder
@@ -130,7 +130,29 @@ def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
     given = config.get("trainer") or {}
     given = given.get("init_args", given)  # the form of `describe`, for runs that Python started
     trainer = {name: value for name, value in given.items() if name not in FREE_TRAINER_KEYS}
-    return {**{name: config.get(name) for name in ("seed_everything", "model", "data")}, "trainer": trainer}
+    others = {name: config.get(name) for name in ("seed_everything", "model", "data")}
+    return {name: without_attributes(part) for name, part in {**others, "trainer": trainer}.items()}
+
+
+def without_attributes(config: Any) -> Any:
+    """A description without what its classes hold by name: their code says it too, in every version's config.yaml."""
+    if not isinstance(config, Mapping):
+        return config
+    held = (ATTRIBUTES,) if "class_path" in config else ()
+    return {name: without_attributes(value) for name, value in config.items() if name not in held}
+
+
+def moved_attributes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Class attributes that differ between two configs, in a sentence; nothing where none does."""
+    old, new = flatten(then), flatten(now)
+    names = [name for name in old if f".{ATTRIBUTES}." in name and name in new and old[name] != new[name]]
+    moved = dict.fromkeys(f"{name.partition(f'.{ATTRIBUTES}.')[2]} was {old[name]}, is {new[name]}" for name in names)
+    if not moved:
+        return ""
+    return (
+        f" A number or text on a class is part of its code: {'; '.join([*moved][:3])}. Something that only counts "
+        "belongs into a list or dict, which is not."
+    )
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -147,7 +169,8 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
     """A resumed run must be the same run; only more rounds, loggers and the like may differ."""
     if not folder.config.exists():
         return
-    then, now = (flatten(deciding(c)) for c in (read_config(folder.config), config))
+    recorded = read_config(folder.config)
+    then, now = (flatten(deciding(c)) for c in (recorded, config))
     names = [name for name in sorted(then | now) if not name.endswith(f".net.{BROUGHT}")]
     changed = [name for name in names if canonical(then.get(name)) != canonical(now.get(name))]
     if changed:
@@ -155,9 +178,10 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
         shown = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}{meaning(name)}" for name in changed[:3])
         more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
         raise ResumeError(
-            f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}. Resume it with "
-            "the settings it began with (more rounds are fine), or start another run with --run DIR (in Python: "
-            "run=DIR). After an edit of a table's or sweep's file, remove this folder and use --retry-failed."
+            f"{folder.path} holds a run with other settings: {shown.replace('.init_args', '')}{more}."
+            f"{moved_attributes(recorded, config)} Resume it with the settings it began with (more rounds are "
+            "fine), or start another run with --run DIR (in Python: run=DIR). After an edit of a "
+            "table's or sweep's file, remove this folder and use --retry-failed."
         )
 
 

@@ -11,6 +11,7 @@ from pytorch_lightning import Callback, LightningDataModule, LightningModule, Tr
 from pytorch_lightning.callbacks import Checkpoint, ProgressBar
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import Profiler
+from torch import nn
 
 from fedlit.checkpoint import ReadOnce, RunCheckpoint, find_checkpoint
 from fedlit.client import Client
@@ -22,7 +23,7 @@ from fedlit.engines.device import Accelerator, Precision, check_precision, find_
 from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require
 from fedlit.gathering import RoundOptions
 from fedlit.history import EXTRA_METRICS
-from fedlit.initial import InitialWeights, draw_initial_weights
+from fedlit.initial import InitialWeights, draw_initial_weights, mark_trained
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
 from fedlit.outcome import Outcome
@@ -293,18 +294,35 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
             if ranks.is_first:  # the others get its tensors
                 client.init_from.load_into(client.net)
             log.info(f"initial weights: from {client.init_from.path}")
-        elif self.initial_weights == "seed" and ckpt_path is None:
+        elif self.initial_weights == "seed" and ckpt_path is None and not ranks.same(self._has_checkpoint):
             draw_initial_weights(client.net, self.seed)
             log.info(f"initial weights: drawn from seed {self.seed}")
         ranks.same_tensors(client.net.state_dict())
         own = self.folder if ranks.is_first else None
         with own.claimed() if own is not None else nullcontext():
             found = self._open_folder(own, data, config) if own is not None else None
-            with self.loop.stopping.listening(), interrupts_go_through():
+            with self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
                 super().fit(client, datamodule=data, ckpt_path=ranks.same(found) or ckpt_path, weights_only=True)
             if own is not None:
                 self._close_folder(own)
             self._show_profile()
+
+    @property
+    def _has_checkpoint(self) -> bool:
+        """Whether the run continues from its folder, whose checkpoint brings the weights."""
+        folder = self.folder
+        if folder is None or not self.resume or self.overwrite or not folder.holds_run():
+            return False
+        return folder.last.exists() or folder.previous.exists()
+
+    @contextmanager
+    def _marking(self, net: nn.Module) -> Iterator[None]:
+        """A net that was trained is known as such, however the run ends."""
+        try:
+            yield
+        finally:
+            if self.loop.rounds_done:
+                mark_trained(net)
 
     def _show_profile(self) -> None:
         """What Lightning's profiler found, of every rank."""

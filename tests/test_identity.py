@@ -3,6 +3,7 @@
 import copy
 import functools
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -41,6 +42,7 @@ from fedlit.errors import ConfigError, ResumeError
 from fedlit.results import find_runs, group_runs
 from fedlit.server.sampling import Sampler, UniformSampler
 from fedlit.server.weights import Samples, Weighed, Weighting
+from fedlit.settings import read_config
 from tests.problems import CLASSES, FEATURES, tiny_data
 
 Activation = Callable[[Tensor], Tensor]
@@ -243,6 +245,48 @@ def test_what_differs_is_said_when_a_run_is_not_resumed(tmp_path: Path, changed:
     fit(tmp_path, **({"net": Functional(F.relu)}))
     with pytest.raises(ResumeError, match=said):
         fit(tmp_path, resume=True, **({"net": Functional(F.relu)} | changed))
+
+
+class Counts(nn.Module):
+    """A net that counts its passes on its class, in an attribute that a run is known by and in one that it is not."""
+
+    calls = 0
+    listed = [0]
+
+    def __init__(self, counts: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(FEATURES, CLASSES)
+        self.step = [int(counts)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counts.calls += self.step[0]
+        Counts.listed[0] += 1
+        output: Tensor = self.linear(x)
+        return output
+
+
+def test_a_class_attribute_that_moved_is_named_when_a_run_is_not_resumed(tmp_path: Path) -> None:
+    fit(tmp_path / "run", Counts(counts=True))
+    recorded = read_config(tmp_path / "run" / "config.yaml")["model"]["init_args"]["net"]["class_attributes"]
+    with pytest.raises(ResumeError) as refused:
+        fit(tmp_path / "run", Counts(counts=True), resume=True)
+    words = rf"Counts.calls was {recorded['Counts.calls']}, is \d+. .* into a list or dict"
+    assert re.search(words, str(refused.value))
+
+
+def test_a_counter_in_a_list_of_the_class_does_not_keep_a_run_from_being_resumed(tmp_path: Path) -> None:
+    fit(tmp_path / "run", Counts(counts=False))
+    fit(tmp_path / "run", Counts(counts=False), resume=True)
+
+
+def test_a_config_without_class_attributes_is_of_the_same_run(tmp_path: Path) -> None:
+    """As an earlier version wrote it."""
+    fit(tmp_path / "run", Counts(counts=False))
+    path = tmp_path / "run" / "config.yaml"
+    config = read_config(path)
+    del config["model"]["init_args"]["net"]["class_attributes"]
+    path.write_text(yaml.safe_dump(config))
+    fit(tmp_path / "run", Counts(counts=False), resume=True)
 
 
 def test_objects_that_have_trained_are_the_same_objects(tmp_path: Path) -> None:

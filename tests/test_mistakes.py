@@ -4,19 +4,22 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from fedlit import Client, FedAvg, FederatedTrainer, Sampler
+from fedlit import Client, Ditto, FedAvg, FederatedTrainer, PerFedAvg, PerFedBC, PFedMe, ResNet20, Sampler
 from fedlit.cohort import Selection
 from fedlit.engines.contract import check_steps
 from fedlit.errors import ConfigError, FedlitError
 from tests.conftest import Call
-from tests.problems import largest_difference, run, tiny_net, weights_of
+from tests.problems import CLASSES, FEATURES, largest_difference, run, tiny_data, tiny_net, weights_of
 
 MINE = """
 from dataclasses import dataclass
@@ -447,3 +450,40 @@ class LaterNobody(FedAvg):
 def test_nobody_who_reports_in_a_later_round_is_told_too() -> None:
     with pytest.raises(ConfigError, match=r"LaterNobody\.select lets no client report"):
         run(LaterNobody(tiny_net(), lr=0.05, batch_size=4))
+
+
+class WithBatchNorm(nn.Module):
+    """What a user writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8))
+        self.last = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.last(self.first(x).relu())
+        return output
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
+@pytest.mark.parametrize("make", [PerFedAvg, PerFedBC, PFedMe, partial(Ditto, order="interleaved")])
+def test_batchnorm_is_named_where_a_step_passes_its_net_at_several_models(
+    make: Callable[..., Client], engine: str
+) -> None:
+    words = "'first.1' of model.net .WithBatchNorm., a BatchNorm1d, .* GroupNorm .*norm: group.*personal_first"
+    with pytest.raises(ConfigError, match=words):
+        run(make(WithBatchNorm().double()), engine=engine)
+
+
+@pytest.mark.parametrize(
+    ("norm", "outcome"), [("batch", pytest.raises(ConfigError, match="'norm'")), ("group", nullcontext())]
+)
+def test_resnet20_with_batchnorm_is_named_too_and_its_option_is_the_way_out(norm: Any, outcome: Any) -> None:
+    client = PerFedAvg(ResNet20(num_classes=CLASSES, norm=norm).double(), local_steps=1)
+    data = tiny_data(shape=(3, 8, 8))
+    with outcome:
+        run(client, data, rounds=1)
+
+
+def test_ditto_in_its_usual_order_trains_a_net_with_batchnorm() -> None:
+    run(Ditto(WithBatchNorm().double(), local_steps=1), rounds=1)
