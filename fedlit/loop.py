@@ -179,8 +179,8 @@ class FederatedLoop(_FitLoop):
         for server, cohort in pairs:
             self.receive(server, cohort)
         lengths = self.weigh(cohorts)
-        for iteration in range(self.iterations):
-            self.federation.mix(event, self.rounds_done + 1, iteration)
+        for _ in range(self.iterations):
+            self.federation.mix(event)
             self.step(event.servers, cohorts, lengths)
             check_servers(self.federation.models(event.servers), self.rounds_done + 1)
         self.keep(cohorts)
