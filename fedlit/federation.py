@@ -313,10 +313,11 @@ class Federation:
             self.servers[self._places[id]].restore(replace(snapshot, model=model))
 
     def state_dict(self) -> dict[str, Any]:
-        """Every server, the time, and who is in flight."""
+        """Every server, the time, whose clients are whose, and who is in flight."""
         flight = {} if self.buffer is None else {"flight": self.flight.state_dict()}
         servers = [server.state_dict() for server in self.servers]
-        return {"time": self.time, "events": self.events, "formed": self.formed, "servers": servers, **flight}
+        owned = {} if self.cloud is None else {"clients": [torch.from_numpy(one.clients) for one in self.servers]}
+        return {"time": self.time, "events": self.events, "formed": self.formed, "servers": servers, **owned, **flight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse."""

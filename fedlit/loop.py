@@ -432,7 +432,13 @@ class FederatedLoop(_FitLoop):
             self.weighting.needs if self.weighting is not None else (),
             *(callback.needs for callback in self.server.callbacks),
         )
-        models = UserModels.of(client, self.federation, keeps_local=self.keeps_local_models)
+        models = UserModels.of(
+            client,
+            lambda user: self.federation.server_of(user).model,
+            self.states,
+            self.server.initial,
+            keeps_local=self.keeps_local_models,
+        )
         self.gathering = Gathering(client, self.population, options, self.profile)
         self.ranks.profile = self.profile
         self._place_states()

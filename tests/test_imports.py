@@ -54,7 +54,7 @@ LEVELS = {
     **dict.fromkeys(("processes", "rehearsal", "stopping", "training", "users"), 4),
     "loop": 5,
     **dict.fromkeys(("checkpoint", "outcome"), 6),
-    "trainer": 7,
+    **dict.fromkeys(("restore", "trainer"), 7),
     "_public": 8,
     "fedlit": 8,
     **dict.fromkeys(("bench", "conformance", "report", "dashboard", "tracking"), 9),
