@@ -485,7 +485,7 @@ class FederatedLoop(_FitLoop):
     def _need(self, folder: Path | None) -> Need:
         """What rows would take: those of a first cohort, for everybody who may be met."""
         servers, ranks = self.federation.servers, self.ranks
-        [cohort] = self.gathering.cohorts(servers[:1])
+        [cohort] = self.gathering.untimed(servers[:1])
         cohort.params, cohort.buffers = cohort.received, cohort.received_buffers
         kept = sum(value.numel() * value.element_size() for value in self.rows(cohort).values())
         met = (self.max_epochs or 1) * len(cohort.clients) * len(servers)
@@ -504,7 +504,7 @@ class FederatedLoop(_FitLoop):
             request = resumed_request(self._begun_with, request)
         planned = client.planned_steps(self.population.sizes.numpy())
         sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-        cohorts = self.gathering.cohorts(self.federation.servers)
+        cohorts = self.gathering.untimed(self.federation.servers)
         trained = self.federation.trained_at_once(cohorts)
         if trained < ranks.size:
             log.info(
