@@ -49,7 +49,9 @@ LEVELS = {
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "clock", "data", "models", "metrics", "run"), 3),
-    **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4),
+    **dict.fromkeys(
+        ("consistent", "divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4
+    ),
     **dict.fromkeys(("federation", "flight", "gathering", "initial", "measuring"), 4),
     **dict.fromkeys(("processes", "rehearsal", "stopping", "training", "users"), 4),
     "loop": 5,
