@@ -83,12 +83,19 @@ class Gathering:
         """
         if not servers:
             return []
+        cohorts, arrivals = self._chosen(servers, models or stack([server.model for server in servers]))
+        self.time(cohorts, arrivals)
+        return cohorts
+
+    def untimed(self, servers: Sequence[Server]) -> list[Cohort]:
+        """The same, for estimates: a recorded clock is not asked for seconds that the run itself may never need."""
+        return self._chosen(servers, stack([server.model for server in servers]))[0]
+
+    def _chosen(self, servers: Sequence[Server], models: Params) -> "tuple[list[Cohort], Drawn]":
         with self.profile("sample"):
             arrivals = self.arrivals(servers, [server.clients for server in servers])
             selected = [self.select(server, own) for server, own in zip(servers, arrivals.each, strict=True)]
-        cohorts = self.described(servers, selected, models or stack([server.model for server in servers]))
-        self.time(cohorts, arrivals)
-        return cohorts
+        return self.described(servers, selected, models), arrivals
 
     def sending(self, server: Server, among: np.ndarray, count: int, draw: int, model: Params) -> Cohort:
         """So many of these clients, who are sent a model now, and how long each takes.

@@ -187,8 +187,8 @@ class FederatedLoop(_FitLoop):
         for server, cohort in pairs:
             self.receive(server, cohort)
         lengths = self.weigh(cohorts)
-        for iteration in range(self.iterations):
-            self.federation.mix(event, self.rounds_done + 1, iteration)
+        for _ in range(self.iterations):
+            self.federation.mix(event)
             self.step(event.servers, cohorts, lengths)
             check_servers(self.federation.models(event.servers), self.rounds_done + 1)
         self.keep(cohorts)
@@ -442,7 +442,13 @@ class FederatedLoop(_FitLoop):
             self.weighting.needs if self.weighting is not None else (),
             *(callback.needs for callback in self.server.callbacks),
         )
-        models = UserModels.of(client, self.federation, keeps_local=self.keeps_local_models)
+        models = UserModels.of(
+            client,
+            lambda user: self.federation.server_of(user).model,
+            self.states,
+            self.server.initial,
+            keeps_local=self.keeps_local_models,
+        )
         self.gathering = Gathering(client, self.population, options, self.profile)
         self.ranks.profile = self.profile
         self._place_states()
@@ -489,7 +495,7 @@ class FederatedLoop(_FitLoop):
     def _need(self, folder: Path | None) -> Need:
         """What rows would take: those of a first cohort, for everybody who may be met."""
         servers, ranks = self.federation.servers, self.ranks
-        [cohort] = self.gathering.cohorts(servers[:1])
+        [cohort] = self.gathering.untimed(servers[:1])
         cohort.params, cohort.buffers = cohort.received, cohort.received_buffers
         kept = sum(value.numel() * value.element_size() for value in self.rows(cohort).values())
         met = (self.max_epochs or 1) * len(cohort.clients) * len(servers)
@@ -508,7 +514,7 @@ class FederatedLoop(_FitLoop):
             request = resumed_request(self._begun_with, request)
         planned = client.planned_steps(self.population.sizes.numpy())
         sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-        cohorts = self.gathering.cohorts(self.federation.servers)
+        cohorts = self.gathering.untimed(self.federation.servers)
         trained = self.federation.trained_at_once(cohorts)
         if trained < ranks.size:
             log.info(

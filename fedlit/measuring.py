@@ -153,8 +153,7 @@ class Measuring:
         asked, values, train = self.options.extra_metrics, {}, self.data.everyone.train
         users = [int(user) for user in train.sizes.nonzero()[0]]
         if "personal/train_loss" in asked:
-            steps = [step for step in [self.client.personal_model().adaptation] if step is not None]
-            models = (self._adapted(self.models.personal(user), user, steps) for user in users)
+            models = (self.personal_model(user) for user in users)
             losses = (self.evaluator.loss(model, train[user]) for user, model in zip(users, models, strict=True))
             total = sum(len(train[user]) * loss for user, loss in zip(users, losses, strict=True))
             values["personal/train_loss"] = total / int(train.sizes.sum())
@@ -162,6 +161,11 @@ class Measuring:
             norms = [sq_norm(self.evaluator.gradient(self.models.last(user), train[user])) for user in users]
             values["local/grad_norm2"] = float(sum(norms)) / len(norms)
         return values
+
+    def personal_model(self, user: int) -> Mapping[str, Tensor]:
+        """A user's personal model, adapted where the algorithm says so."""
+        step = self.client.personal_model().adaptation
+        return self._adapted(self.models.personal(user), user, [] if step is None else [step])
 
     def local_models(self, shared: UserScores) -> UserScores:
         """Scores of x_i, and of z (`shared`) for users who never trained."""

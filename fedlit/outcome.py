@@ -137,11 +137,8 @@ class Outcome:
             0 <= client < loop.data.num_clients,
             f"trainer.personal_model({client}): there are {loop.data.num_clients} clients, counted from 0.",
         )
-        model, adaptation = loop.measuring.models.personal(client), loop.client.personal_model().adaptation
-        if adaptation is not None:
-            model = dict(loop.measuring.evaluator.adapted(model, client, adaptation))
         net = deepcopy(loop.client.net)
-        load(net, model)
+        load(net, loop.measuring.personal_model(client))
         return net.eval()
 
     def results(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def rehearse(client: Client, data: FederatedDataModule, options: RoundOptions, r
     algorithms.
     """
     open_one = partial(Server, client.net, SGD().build, states=ClientStates())
-    federation = Federation.of(client, data, open_one, [], options.cloud, options.seed)
+    federation = Federation.of(client, data, open_one, [], options.cloud, options.seed, options.buffer)
     gathering = Gathering(client, Pooled(data) if client.pools_data else data, options)
     events = []
     for number in range(1, rounds + 1):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedlit.catalogue import MEASURES, STATES, ShownState, declare, declare_measure, first_measure, measures_in
+from fedlit.consistent import check_consistent
 from fedlit.errors import ConfigError, RunError
 from fedlit.measure import Measure, unknown
 from fedlit.run import RunFolder, fingerprint, read_clients, read_metrics
@@ -72,6 +73,11 @@ class Run:
         return bool(self.summary.get("finished"))
 
     @property
+    def written(self) -> int:
+        """When its last row was written, in nanoseconds since 1970."""
+        return RunFolder(self.path).metrics.stat().st_mtime_ns
+
+    @property
     def partition_hash(self) -> str | None:
         """Tells whether two runs had the same clients with the same samples."""
         return self.partition.get("hash")
@@ -117,13 +123,15 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ by nothing but their seeds."""
+    """Runs that differ by nothing but their seeds, each seed once."""
 
     label: str
     """Short, unique among the groups it was made with: `FedBC`, or `FedProx mu=0.1` where options differ."""
     runs: Sequence[Run]
     options: dict[str, Any] = field(default_factory=dict)
     """The settings in which the groups differ from each other, by dotted name."""
+    repeated: Sequence[str] = ()
+    """A sentence for each run that does not count, because another one has its seed."""
 
     @property
     def algorithm(self) -> str:
@@ -149,6 +157,7 @@ def read_run(folder: Path) -> Run:
     rounds = [int(row.pop("round")) for row in rows]
     settings = plain_settings(read_settings(files.config))
     summary = read_json(files.summary)
+    check_consistent(files, rounds, rows, summary)
     declare_states(summary, files.summary)
     return Run(folder, settings, rounds, rows, summary, read_json(files.partition))
 
@@ -254,7 +263,7 @@ def dotted(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
-    """Runs by their settings without seeds, in the order in which they come."""
+    """Runs by their settings without seeds, in the order in which they come. A seed that was run twice counts once."""
     members: list[list[Run]] = []
     for run in runs:
         for group in members:
@@ -266,9 +275,23 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     first = [group[0] for group in members]
     differing = differing_settings(first)
     return [
-        Group(label, group, {name: group[0].settings.get(name) for name in differing})
+        one_run_a_seed(label, group, {name: group[0].settings.get(name) for name in differing})
         for label, group in zip(labels_of(first), members, strict=True)
     ]
+
+
+def one_run_a_seed(label: str, runs: Sequence[Run], options: dict[str, Any]) -> Group:
+    """A group in which a seed counts once: by its finished run, of several by the one that was written last."""
+    counted: dict[tuple[int, int], Run] = {}
+    for run in sorted(runs, key=lambda run: (run.finished, run.written)):  # stable: of equals the last one stays
+        counted[run.seed] = run
+    repeated = [
+        f"{run.path} is left out, because {counted[run.seed].path} has the same seed and "
+        f"{'is newer' if run.finished == counted[run.seed].finished else 'is finished'}."
+        for run in runs
+        if counted[run.seed] is not run
+    ]
+    return Group(label, [run for run in runs if counted[run.seed] is run], options, repeated)
 
 
 def belongs(run: Run, group: Sequence[Run]) -> bool:
@@ -357,7 +380,7 @@ def named_data(runs: Sequence[Run]) -> list[str]:
 
 def mixed(groups: Sequence[Group]) -> list[str]:
     """What a reader of one table over these groups must know: sentences, empty if all can be compared."""
-    remarks = []
+    remarks = [remark for group in groups for remark in group.repeated]
     runs = [run for group in groups for run in group.runs]
     datasets = sorted({run.data for run in runs})
     if len(datasets) > 1:

@@ -76,6 +76,11 @@ class RunFolder:
         """Whether this run may write in the folder."""
         return self._lock.is_held
 
+    @property
+    def was_not_left(self) -> bool:
+        """Whether a run is at work in the folder, or was killed there."""
+        return self._lock.path.exists()
+
     def create(self, config: dict[str, Any]) -> None:
         """Make the folders and write config.yaml; RunError if that is not possible."""
         with explained(self.path):

@@ -49,12 +49,14 @@ LEVELS = {
     "client": 1,
     **dict.fromkeys(("engines", "server"), 2),
     **dict.fromkeys(("algorithms", "clock", "data", "models", "metrics", "run"), 3),
-    **dict.fromkeys(("divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4),
+    **dict.fromkeys(
+        ("consistent", "divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4
+    ),
     **dict.fromkeys(("federation", "flight", "gathering", "initial", "measuring"), 4),
     **dict.fromkeys(("processes", "rehearsal", "stopping", "training", "users"), 4),
     "loop": 5,
     **dict.fromkeys(("checkpoint", "outcome"), 6),
-    "trainer": 7,
+    **dict.fromkeys(("restore", "trainer"), 7),
     "_public": 8,
     "fedlit": 8,
     **dict.fromkeys(("conformance", "report", "dashboard", "tracking"), 9),

@@ -177,9 +177,70 @@ def test_evaluate_refuses_what_fit_would(
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_evaluate_of_a_run_from_python_says_what_to_do(
+def test_evaluate_of_a_run_from_python_finds_its_numbers(trainer: FederatedTrainer, tmp_path: Path) -> None:
+    assert trainer.folder is not None
+    assert evaluate(trainer.folder.path, "--json", tmp_path / "found.json") == 0
+    found, final = json.loads((tmp_path / "found.json").read_text()), trainer.summary["final"]
+    assert found == {name: pytest.approx(final[name]) for name in found}
+    assert {"global/acc", "local/acc"} <= set(found)
+
+
+def test_evaluate_of_a_run_from_python_takes_other_data(
     trainer: FederatedTrainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert trainer.folder is not None
-    assert evaluate(trainer.folder.path) == 2
-    assert "call trainer.test(client, data)" in " ".join(capsys.readouterr().err.split())
+    assert evaluate(trainer.folder.path, "--data.seed", 7) == 0
+    assert "These are not the users of the run" in capsys.readouterr().out
+
+
+class OwnNet(torch.nn.Linear):
+    """A class that a command can import, of a net whose arguments nobody has written down."""
+
+
+def of_the_script(kind: type) -> type:
+    """As if the script itself had defined it."""
+    return type(kind.__name__, (kind,), {"__module__": "__main__"})
+
+
+@pytest.mark.parametrize(
+    ("net", "said"),
+    [
+        (of_the_script(OwnNet)(60, 10), "its model.net is __main__.OwnNet, a class of the script itself"),
+        (OwnNet(60, 10), "its parts cannot be built from config.yaml"),
+    ],
+    ids=["of the script", "arguments unknown"],
+)
+def test_evaluate_of_parts_that_only_python_can_build_says_what_to_do(
+    net: torch.nn.Module, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fitted(FedBC(net), run=tmp_path / "run")
+    assert evaluate(tmp_path / "run") == 2
+    words = " ".join(capsys.readouterr().err.split())
+    assert said in words
+    assert "resume=True" in words
+    resumed = fitted(FedBC(net), run=tmp_path / "run", resume=True)
+    assert resumed.test()[0]["global/acc"] == resumed.summary["final"]["global/acc"]
+    assert resumed.personal_model(0)(torch.zeros(1, 60)).shape == (1, 10)
+
+
+def test_evaluate_refuses_a_net_that_is_built_but_is_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = TwoLayers()
+    net.activation = torch.nn.Tanh()
+    fitted(FedBC(net), run=tmp_path / "run")
+    assert evaluate(tmp_path / "run") == 2
+    assert "it differs in net.behaviour, net.structure" in " ".join(capsys.readouterr().err.split())
+
+
+class TwoLayers(torch.nn.Module):
+    """A net whose activation is not among its arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(60, 8), torch.nn.Linear(8, 10)
+        self.activation: torch.nn.Module = torch.nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.second(self.activation(self.first(x)))
+        return logits

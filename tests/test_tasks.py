@@ -20,6 +20,7 @@ from fedlit.dashboard.content import content_of
 from fedlit.data.picture import draw_partition
 from fedlit.errors import ConfigError
 from fedlit.report import write_report
+from fedlit.restore import Restored
 from fedlit.results import find_runs
 from fedlit.run import RunFolder
 from tests.conftest import Call
@@ -161,10 +162,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(task: str, tmp_path: Path, folde
 
 @TASKS
 def test_a_run_is_exported(task: str, folders: dict[str, Path]) -> None:
-    folder = RunFolder(folders[task])
-    content = read_checkpoint(folder.last)
-    assert content is not None
-    assert set(exported(folder, content)) == {"global.pt", "best.pt", "personal.pt"}
+    assert set(exported(Restored.of(folders[task]))) == {"global.pt", "best.pt", "personal.pt"}
 
 
 @TASKS

@@ -27,7 +27,11 @@ def main(args: argparse.Namespace) -> int:
     with chosen_by("--out FILE.html", out):
         check_writable(out, "--out")
         write_dashboard(runs, out)
-    groups = len(group_runs(runs))
-    print(f"{out}: {counted(len(runs), 'run')} in {counted(groups, 'group')}, {out.stat().st_size / 1e6:.1f} MB.")
+    groups = group_runs(runs)
+    shown = counted(sum(len(group.runs) for group in groups), "run")
+    print(f"{out}: {shown} in {counted(len(groups), 'group')}, {out.stat().st_size / 1e6:.1f} MB.")
+    for group in groups:
+        for remark in group.repeated:
+            print(remark)
     print("Open it in a browser; run this command again to refresh it.")
     return 0

@@ -6,15 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from torch import Tensor
 
-from fedlit.checkpoint import find_checkpoint, read_tensors, write_tensors
-from fedlit.errors import RunError
+from fedlit.checkpoint import read_tensors, write_tensors
+from fedlit.restore import Restored
 from fedlit.run import RunFolder, chosen_by
 from fedlit.settings import read_config
-from fedlit.states import ClientStates
-from fedlit.step import Personal
-from fedlit.users import UserModels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,64 +21,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write global.pt, best.pt and personal.pt; returns the exit code."""
-    folder = RunFolder(args.run)
-    found = find_checkpoint(folder) if folder.checkpoints.is_dir() else None
-    if found is None:
-        raise RunError(f"{args.run} holds no checkpoint. Give the folder of a run with a finished round.")
+    restored = Restored.of(args.run)
     out = args.out or args.run / "export"
     console = Console()
-    files = exported(folder, found.content)
+    files = exported(restored)
     for name, (models, what) in files.items():
         with chosen_by("--out DIR", out):
             out.mkdir(parents=True, exist_ok=True)
             write_tensors(RunFolder(out), out / name, models)
         console.print(f"{out / name}: {what}", highlight=False, soft_wrap=True)
     console.print("\nTo load them:\n", highlight=False)
-    for line in example(read_config(folder.config) if folder.config.is_file() else {}, out, list(files)):
+    config = restored.folder.config
+    for line in example(read_config(config) if config.is_file() else {}, out, list(files)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
-def exported(folder: RunFolder, content: dict[str, Any]) -> dict[str, tuple[dict[Any, Any], str]]:
+def exported(restored: Restored) -> dict[str, tuple[dict[Any, Any], str]]:
     """File -> its content and what it is."""
-    loop = content["loops"]["fit_loop"]
-    z = global_model(content)
-    files: dict[str, tuple[dict[Any, Any], str]] = {"global.pt": (z, f"z after round {loop['rounds']}")}
-    best = read_tensors(folder.best) if folder.best.exists() else None
+    files: dict[str, tuple[dict[Any, Any], str]] = {"global.pt": (restored.model, f"z after round {restored.rounds}")}
+    best = read_tensors(restored.folder.best) if restored.folder.best.exists() else None
     if best is not None:
         files["best.pt"] = (best["model"], f"z after round {best['round']}, the best on validation")
-    users = personal_models(z, loop, folder.checkpoints)
+    users, personal = restored.personal_models(), restored.personal
     if users:
-        personal = Personal(**loop.get("personal", {}))
         before = "" if personal.adaptation is None else ", before that step"
         files["personal.pt"] = (users, f"of {len(users)} clients that have trained: {personal.describe()}{before}")
     return files
-
-
-def global_model(content: dict[str, Any]) -> dict[str, Tensor]:
-    """z: the net's own names, without the client's prefix."""
-    return {
-        name.removeprefix("net."): value for name, value in content["state_dict"].items() if name.startswith("net.")
-    }
-
-
-def personal_models(z: dict[str, Tensor], loop: dict[str, Any], rows: Path) -> dict[int, dict[str, Tensor]]:
-    """Client -> its personal model, for every client that has trained; empty where none is kept.
-
-    Args:
-        z: the server's model.
-        loop: what the checkpoint holds of the run.
-        rows: the checkpoint's folder, where rows on disk are.
-    """
-    states = ClientStates()
-    states.load_state_dict(loop["clients"], rows)
-    own = frozenset(name for name in z if states.keeps(f"own.{name}"))
-    keeps_local = all(states.keeps(f"local.{name}") for name in z)
-    personal = Personal(**loop.get("personal", {})).model
-    if personal == "local" and not keeps_local:
-        return {}
-    models = UserModels(lambda user: z, states, personal=personal, own=own, keeps_local=keeps_local)
-    return {user: {name: value.clone() for name, value in models.personal(user).items()} for user in states.touched}
 
 
 def example(config: dict[str, Any], out: Path, files: Sequence[str]) -> list[str]:

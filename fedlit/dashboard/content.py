@@ -49,6 +49,7 @@ def content_of(runs: Sequence[Run]) -> Content:
     """The runs as a page needs them."""
     datasets = datasets_of(group_runs(runs))
     groups = [group for dataset in datasets for group in dataset.groups]
+    runs = [run for group in groups for run in group.runs]
     names = metric_names(runs)
     content = Content(
         {
@@ -128,7 +129,7 @@ def add_run(content: Content, run: Run, name: str, number: int, group: Group, sh
             "key": key,
             "name": name,
             "path": str(run.path),
-            "title": run_title(run, name, group),
+            "title": f"{group.label}, seed {seed_text(run)}",
             "group": number,
             "seed": seed_text(run),
             "partition": run.partition_hash,
@@ -139,12 +140,6 @@ def add_run(content: Content, run: Run, name: str, number: int, group: Group, sh
             "users": add_users(content, run, key, USER_ROWS // sharers),
         }
     )
-
-
-def run_title(run: Run, name: str, group: Group) -> str:
-    """`FedBC, seed 0`; the folder where a seed occurs twice in the group."""
-    unique = sum(other.seed == run.seed for other in group.runs) == 1
-    return f"{group.label}, seed {seed_text(run)}" if unique else f"{group.label}, {name}"
 
 
 def seed_text(run: Run) -> str:

@@ -43,6 +43,7 @@ GPU_FLOP = 1e9
 """Operations of one step of a whole cohort from which `auto` takes a GPU: below, it waits for the host that starts its
 operations. A rule of thumb (1e9 are 50 ms of a core, an eager step takes some ms to start); not measured on a GPU."""
 _HOST = torch.device("cpu")
+_HOSTS_MIXED = partial(torch.autocast, "cpu", torch.bfloat16, cache_enabled=False)
 
 
 # ---- rules ---------------------------------------------------------------------------------------------------------
@@ -121,6 +122,12 @@ class Device:
         low = torch.bfloat16 if trainer.precision == "bf16-true" else None
         return cls(trainer.strategy.root_device, low, trainer.precision_plugin.forward_context if mixed else None)
 
+    @classmethod
+    def at_home(cls, precision: str) -> "Device":
+        """The processor, in the numbers of a run with this precision."""
+        low = torch.bfloat16 if precision == "bf16-true" else None
+        return cls(low=low, mixed=_HOSTS_MIXED if precision == "bf16-mixed" else None)
+
     @property
     def name(self) -> Literal["cpu", "gpu"]:
         """As the user calls it."""
@@ -144,8 +151,7 @@ class Device:
 
     def at_the_host(self) -> "Device":
         """The same numbers, on the processor."""
-        mixed = partial(torch.autocast, "cpu", torch.bfloat16, cache_enabled=False) if self.mixed else None
-        return replace(self, at=_HOST, mixed=mixed, _store=({}, {}))
+        return replace(self, at=_HOST, mixed=_HOSTS_MIXED if self.mixed else None, _store=({}, {}))
 
     def settled(self, name: str, client: Client, optimizers: Iterable[torch.optim.Optimizer]) -> "Device":
         """What was decided on, with the client there; server's optimisers, which Lightning restores there, at home."""

@@ -5,7 +5,7 @@ Runs of different data sets have sections of their own; within one, every group 
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -102,12 +102,11 @@ def build_report(
     paths = {run.path: os.path.relpath(run.path.resolve(), out.resolve()) for run in runs}
     sections = []
     for data, groups in grouped.items():
-        distinct, twice = without_repetitions(groups, paths)
         columns = metrics or choose_metrics(by_data[data], ())
-        section = build_section(data, distinct, replace(wanted, metrics=columns))
+        section = build_section(data, groups, replace(wanted, metrics=columns))
         if len(grouped) > 1:
             section = replace(section, figure_folder=section.figure_folder / section.name)
-        said = [*mixed(distinct), *twice, *section.remarks]
+        said = [*mixed(groups), *section.remarks]
         remarks += [f"{data}: {remark}" for remark in said] if len(grouped) > 1 else said
         sections.append(section)
     return Report(out, sections, remarks, metrics_grid(wanted.metrics), paths)
@@ -128,20 +127,6 @@ def build_section(data: str, groups: Sequence[Group], wanted: Wanted) -> Section
     unread = ", ".join(path.name for path in domains.unread)
     remarks = [f"Client records are missing or damaged, and so left out of all that is about users: {unread}."]
     return Section(data, name, groups, kept, runs_grid(f"{name}-runs", groups), remarks=remarks if unread else [])
-
-
-def without_repetitions(groups: Sequence[Group], paths: Mapping[Path, str]) -> tuple[list[Group], list[str]]:
-    """Each seed of a group once, the longest run of it, and a sentence for each run that is left out."""
-    distinct, remarks = [], []
-    for group in groups:
-        by_seed: dict[tuple[int, int], Run] = {}
-        for run in sorted(group.runs, key=lambda run: -run.rounds[-1]):  # stable: the first of equals stays
-            if run.seed in by_seed:
-                kept = paths[by_seed[run.seed].path]
-                remarks.append(f"{group.label}: {paths[run.path]} has the seed of {kept} and is left out.")
-            by_seed.setdefault(run.seed, run)
-        distinct.append(replace(group, runs=[run for run in group.runs if by_seed[run.seed] is run]))
-    return distinct, remarks
 
 
 def metrics_grid(metrics: Sequence[str]) -> Grid:

@@ -146,7 +146,7 @@ def test_a_seed_that_was_run_twice_counts_once(tmp_path: Path) -> None:
     ]
     report = build_report([read_run(path) for path in paths], tmp_path / "out")
     assert [entry.text for entry in report.grids[0].rows[0]] == ["FedAvg", "2", "80.00 ± 14.14"]
-    assert "FedAvg: ../a has the seed of ../b and is left out." in report.remarks
+    assert f"{paths[0]} is left out, because {paths[1]} has the same seed and is newer." in report.remarks
 
 
 def test_missing_client_records_are_said(runs: Path) -> None:
