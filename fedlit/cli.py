@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 from fedlit.errors import ConfigError, FedlitError, nearest
 
@@ -91,8 +92,8 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
     if name not in WORDS_ONLY:
         import_all()
     ready()
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a config may name a class of the user's, in the folder where fedlit is called
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # a config may name a class of the user's, in the folder where fedlit is called
     if name == "fit":
         from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import
 
