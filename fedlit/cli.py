@@ -30,6 +30,8 @@ MOVED = {"bench": "python -m benchmarks (or make bench), in a checkout of fedlit
 """Commands of earlier versions, with what to type instead."""
 WORDS_ONLY = {"list"}
 """Commands that need nothing but words, and so no torch."""
+READERS = {"report", "dashboard", "workspace", "list", "export"}
+"""Commands that build nothing: called in a folder of somebody else's runs, they import nothing from there."""
 
 
 def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda: None) -> None:
@@ -92,7 +94,7 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
     if name not in WORDS_ONLY:
         import_all()
     ready()
-    if (here := str(Path.cwd())) not in sys.path:
+    if name not in READERS and (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)  # a config may name a class of the user's, in the folder where fedlit is called
     if name == "fit":
         from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import

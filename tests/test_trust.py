@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from fedlit.cli import COMMANDS, READERS
 from tests.conftest import TINY, Call
 
 FIT = f"fit {TINY} --trainer.rounds 1"
@@ -46,6 +47,14 @@ def test_what_only_reads_runs_imports_nothing_that_they_name(call: Call, importe
 def test_what_builds_a_run_imports_what_its_config_names(call: Call, imported: Path, words: str) -> None:
     call(words)
     assert imported.exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_modules_of_the_working_folder_are_found_by_those_commands_alone_that_build(
+    call: Call, workplace: Path, command: str
+) -> None:
+    assert call(f"{command} nothing").code == 2
+    assert (str(workplace) in sys.path) == (command not in READERS)
 
 
 class Program:
