@@ -14,7 +14,7 @@ sys.path.insert(0, str(DOCS))
 from made import make_pages  # noqa: E402  # it stands beside this file
 
 project = "fedlit"
-copyright = "the fedlit authors"
+copyright = "the fedlit developers"
 version = release = fedlit.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]

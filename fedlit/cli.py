@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 from fedlit.errors import ConfigError, FedlitError, nearest
 
@@ -29,6 +30,8 @@ MOVED = {"bench": "python -m benchmarks (or make bench), in a checkout of fedlit
 """Commands of earlier versions, with what to type instead."""
 WORDS_ONLY = {"list"}
 """Commands that need nothing but words, and so no torch."""
+READERS = {"report", "dashboard", "workspace", "list", "export"}
+"""Commands that build nothing: called in a folder of somebody else's runs, they import nothing from there."""
 
 
 def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda: None) -> None:
@@ -91,8 +94,8 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
     if name not in WORDS_ONLY:
         import_all()
     ready()
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a config may name a class of the user's, in the folder where fedlit is called
+    if name not in READERS and (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)  # a config may name a class of the user's, in the folder where fedlit is called
     if name == "fit":
         from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import
 

@@ -84,6 +84,7 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a command adds its working folder
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -280,6 +280,15 @@ def test_help_of_an_algorithm_names_networks_and_not_every_layer_of_torch(
     assert len(call("fit --model.help FedBC").out.splitlines()) < 150
 
 
+def test_config_of_another_folder_may_name_a_class_of_the_working_folder(call: Call, workplace: Path) -> None:
+    (workplace / "beside.py").write_text("from fedlit import FedBC\n\n\nclass Beside(FedBC):\n    pass\n")
+    (workplace / "inner").mkdir()
+    (workplace / "inner" / "own.yaml").write_text("model:\n  class_path: beside.Beside\n")
+    answer = call(f"fit {TINY} --config inner/own.yaml --trainer.rounds 1")
+    assert answer.code == 0, answer.err
+    assert read_config()["model"]["class_path"] == "beside.Beside"
+
+
 def test_version_is_the_packages(call: Call) -> None:
     assert call("--version").out == f"fedlit {fedlit.__version__}\n"
 
@@ -293,6 +302,23 @@ def test_help_without_a_command_lists_the_commands(call: Call, words: str) -> No
 
 
 # wrong input: said in a paragraph that names the fix, and nothing is written
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model:\n  class_path: FedBX\n", "own.yaml: model names the class 'FedBX', which does not exist."),
+        ("trainer:\n  rounds: many\n", "own.yaml: trainer.rounds is 'many', but it must be a whole number."),
+    ],
+)
+def test_mistake_in_a_config_of_another_folder_is_found_there(
+    call: Call, workplace: Path, text: str, said: str
+) -> None:
+    (workplace / "inner").mkdir()
+    (workplace / "inner" / "own.yaml").write_text(text)
+    answer = call(f"fit {TINY} --config inner/own.yaml")
+    assert answer.code == 2
+    assert said in answer.err
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,11 @@ class Parser(LightningArgumentParser):
     def __init__(self, *args: Any, formatter_class: type[DefaultHelpFormatter] = ShortHelp, **kwargs: Any) -> None:
         super().__init__(*args, formatter_class=formatter_class, **kwargs)
 
-    configs: list[str] | None = None
-    """Paths of the configs that were given, to name the one with the wrong key; None in the parsers of a class."""
+    configs: dict[str, object] | None = None
+    """Path -> content of the given configs, to name the one with the wrong key; None in the parsers of a class.
+
+    They are read beforehand: while a config is parsed, its own folder is the working folder.
+    """
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Raise instead of printing usage and exiting."""
@@ -128,9 +131,9 @@ class FitCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse what main() was given."""
         assert isinstance(parser, Parser)
-        parser.configs = given_configs(args)
-        for path in parser.configs:
-            if not isinstance(read_yaml(path), dict):
+        parser.configs = {path: read_yaml(path) for path in given_configs(args)}
+        for path, content in parser.configs.items():
+            if not isinstance(content, dict):
                 raise ConfigError(f"{path} holds no keys. Give a YAML file with trainer, model and data.")
         self.config = parser.parse_args(args)
         seed = self.config.seed_everything

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +42,8 @@ _CLOSE = 0.6
 """How alike a name must be to one in the same place, from 0 to 1."""
 
 
-def explain(message: str, parser: ArgumentParser, files: list[str]) -> str:
-    """The parser's message in plain words; `files` are the configs that were given."""
+def explain(message: str, parser: ArgumentParser, files: Mapping[str, object]) -> str:
+    """The parser's message in plain words; `files` are the configs that were given, path -> content."""
     key = ".".join(re.findall(r'Parser key "([\w.]+)"', message))
     if found := re.search(r"unrecognized arguments: --([\w.-]+)", message):
         return unknown_key(found[1].replace("-", "_"), parser, files)
@@ -90,7 +90,7 @@ def misplaced(message: str, key: str, hint: str) -> str:
     return " ".join(message.split())
 
 
-def unknown_key(key: str, parser: ArgumentParser, files: list[str]) -> str:
+def unknown_key(key: str, parser: ArgumentParser, files: Mapping[str, object]) -> str:
     """A key that nothing takes: the nearest one is suggested."""
     group, _, name = key.partition(".")
     name = name.removeprefix("init_args.")
@@ -126,7 +126,7 @@ def near_anywhere(name: str, known: Sequence[str]) -> list[str]:
     return [f"--{options[close]}" for close in difflib.get_close_matches(name, options, n=1, cutoff=_CLOSE)]
 
 
-def unknown_class(key: str, name: str, files: list[str]) -> str:
+def unknown_class(key: str, name: str, files: Mapping[str, object]) -> str:
     """A class that cannot be found."""
     base = _BASES.get(key)
     names = [f"fedlit.{net}" for net in models.__all__] if key == "model.net" else []
@@ -167,10 +167,10 @@ def subclasses(base: type[Any]) -> list[type[Any]]:
     return found + [deeper for known in found for deeper in subclasses(known)]
 
 
-def place(files: list[str], *, key: str | None = None, value: str | None = None) -> str:
+def place(files: Mapping[str, object], *, key: str | None = None, value: str | None = None) -> str:
     """`file.yaml: ` where one of the given configs holds this key, this value, or both in one entry."""
-    for path in files:
-        for name, held in flatten(read_yaml(path)).items():
+    for path, content in files.items():
+        for name, held in flatten(content).items():
             option = name.replace("init_args.", "")
             if (key is None or f"{option}.".startswith(f"{key}.")) and (value is None or str(held) == value):
                 return f"{Path(path).name}: "

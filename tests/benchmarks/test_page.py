@@ -23,7 +23,7 @@ def entry(name: str, rate: float = 100.0, **given: Any) -> dict[str, Any]:
 
 def run(workloads: dict[str, list[dict[str, Any]]], **given: Any) -> dict[str, Any]:
     machine = {"cpu": "a processor", "cores": 2, "memory_mb": 2048}
-    versions = {"fedlit": "0.1.0", "torch": "2.13.0", "python": "3.11"}
+    versions = {"fedlit": "0.2.0", "torch": "2.13.0", "python": "3.11"}
     return {"machine": machine, "versions": versions, "repeats": 3, "workloads": workloads, **given}
 
 

@@ -34,7 +34,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     place, out = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("site")
     for path in ROOT.iterdir():
-        if path != DOCS:
+        if path.suffix == ".md":
+            shutil.copy(path, place)  # pages include them, and their links are followed from where the file really is
+        elif path != DOCS:
             (place / path.name).symlink_to(path)
     shutil.copytree(DOCS, place / "docs", ignore=shutil.ignore_patterns("made"))
     fewer = "extensions=myst_parser,sphinx.ext.autodoc,sphinx.ext.napoleon"
