@@ -117,6 +117,15 @@ def located(where: str | Callable[[], str]) -> Iterator[None]:
 
 
 @contextmanager
+def noted(error: BaseException, when: str) -> Iterator[None]:
+    """Around a part of what follows an error: what it raises becomes a note of that error, and the rest goes on."""
+    try:
+        yield
+    except BaseException as other:  # the first error is on its way, and is the one that is raised
+        error.add_note(f"{when}, this was raised too: {type(other).__name__}: {other}")
+
+
+@contextmanager
 def explained(path: Path) -> Iterator[None]:
     """Turn a full disk, a read-only place, a file in the way and the like into a RunError that says what to do."""
     try:

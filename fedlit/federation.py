@@ -6,6 +6,7 @@ server. A server's model does not change while its clients train, so they are tr
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
+from fedlit.errors import ResumeError
 from fedlit.flight import Filling, Flight, fill
 from fedlit.gathering import Gathering
 from fedlit.params import Params, clone, row, rows, stack, stacked_sq_norm
@@ -41,6 +43,7 @@ class Moment:
     """What a federation was before a round."""
 
     time: float
+    events: int
     formed: int
     staleness: float
     models: Params
@@ -72,6 +75,8 @@ class Federation:
         self.buffer = buffer
         self.time = 0.0
         """Simulated seconds of the last event."""
+        self.events = 0
+        """Events so far: t of the next one, whose servers mix by a^(t)."""
         self.formed = 0
         """Rounds of the rigorous protocol whose first B servers have stepped."""
         self.staleness = 0.0
@@ -191,12 +196,12 @@ class Federation:
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
-    def mix(self, event: Event, number: int, iteration: int) -> None:
-        """w_n = sum_m a_nm z_m for the servers that step together; one alone keeps its own."""
+    def mix(self, event: Event) -> None:
+        """w_n = sum_m a_nm z_m for the servers that step together, as often as they step; one alone keeps its own."""
         if self.cloud is None or len(event.servers) == 1:
             return
         ids = [server.id for server in event.servers]
-        matrix = self.cloud.mixing.matrix(ids, self.seed, number * self.cloud.iterations + iteration)
+        matrix = self.cloud.mixing.matrix(ids, self.seed, self.events)
         check_doubly_stochastic(matrix)
         places = self._places_of(event.servers)
         for name, mixed in mixed_models(self.models(event.servers), matrix).items():
@@ -205,6 +210,7 @@ class Federation:
     def count(self, event: Event, number: int) -> None:
         """The event is over: its servers begin their next rounds, all at that moment."""
         self.time = event.time
+        self.events += 1
         if event.filling is not None:
             self._land(event.filling, event.servers[0])
         else:
@@ -294,30 +300,47 @@ class Federation:
     def snapshot(self, servers: Sequence[Server]) -> Moment:
         """What `restore` needs to undo a round in which these servers step."""
         snapshots = {server.id: server.snapshot({}) for server in servers}
-        return Moment(self.time, self.formed, self.staleness, clone(self.models(servers)), snapshots, self.flight)
+        models = clone(self.models(servers))
+        return Moment(self.time, self.events, self.formed, self.staleness, models, snapshots, self.flight)
 
     def restore(self, before: Moment) -> None:
         """Back to the end of the last finished round; cohorts are gathered again."""
         self.time, self.formed, self.staleness = before.time, before.formed, before.staleness
+        self.events = before.events
         self.flight = before.flight
         self._waiting.clear()
         models = rows(before.models, len(before.servers))
-        for model, (id, snapshot) in zip(models, before.servers.items(), strict=True):
-            self.servers[self._places[id]].restore(replace(snapshot, model=model))
+        with ExitStack() as steps:  # every server is restored, even if a callback of another raises
+            for model, (id, snapshot) in zip(models, before.servers.items(), strict=True):
+                steps.callback(self.servers[self._places[id]].restore, replace(snapshot, model=model))
 
     def state_dict(self) -> dict[str, Any]:
         """Every server, the time, and who is in flight."""
         flight = {} if self.buffer is None else {"flight": self.flight.state_dict()}
         servers = [server.state_dict() for server in self.servers]
-        return {"time": self.time, "formed": self.formed, "servers": servers, **flight}
+        return {"time": self.time, "events": self.events, "formed": self.formed, "servers": servers, **flight}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse."""
+        if self.cloud is not None and not self.cloud.mixing.is_fixed:
+            check_mixes_alike(state)
         self.time, self.formed = state["time"], state["formed"]
+        self.events = state.get("events", 0)  # without it the run is flat, or mixes alike in every event
         self.flight = Flight.from_state(state["flight"]) if "flight" in state else Flight()
         self._waiting.clear()
         for server, kept in zip(self.servers, state["servers"], strict=True):
             server.load_state_dict(kept)
+
+
+def check_mixes_alike(state: dict[str, Any]) -> None:
+    """Refuse a run whose matrices were counted in another way by an earlier fedlit: they would change half way."""
+    if "events" not in state:
+        raise ResumeError(
+            "This run was begun with a fedlit that took the matrices of trainer.cloud.mixing from the second one on, "
+            "and another one in each of trainer.cloud.iterations. Now event t takes matrix t, from 0 on, so the rest "
+            "of the run would not fit what is there. Start it anew with --overwrite (in Python: overwrite=True), or "
+            "resume it with the fedlit that began it."
+        )
 
 
 def mixed_models(models: Params, matrix: np.ndarray) -> Params:

@@ -41,13 +41,13 @@ from fedlit.engines.choose import (
 from fedlit.engines.device import Device
 from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
-from fedlit.errors import located
+from fedlit.errors import located, noted
 from fedlit.evaluate import threads
-from fedlit.federation import Event, Federation
+from fedlit.federation import Event, Federation, Moment
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History, ServerHistory, round_columns, round_metrics
 from fedlit.measuring import MeasureOptions, Measuring, rows_to_measure
-from fedlit.params import Params, at_least_single, load, rows, stack, with_prefix
+from fedlit.params import Params, at_least_single, clone, load, rows, stack, with_prefix
 from fedlit.ranks import Ranks
 from fedlit.room import Need, obstacle, on_disk
 from fedlit.run import RunFolder
@@ -103,6 +103,8 @@ class FederatedLoop(_FitLoop):
         self.device = Device()
         self.ranks = Ranks()
         self.tally = Tally()
+        self._measured: Params = {}
+        """What is measured as the global model after the last finished round: callbacks are not asked again."""
         self._begun_with: dict[str, Any] | None = None
         self._stop_agreed = False
         self._ready = False
@@ -132,19 +134,25 @@ class FederatedLoop(_FitLoop):
         self.in_round = True
         try:
             yield
-        except BaseException:
+        except BaseException as error:
             if self.in_round:
-                self._postponed.clear()
-                self.federation.restore(before)
-                self.show_model()
-                self.states.discard()
-                self.measuring.forget()
-                self.first_risk = first_risk
-                if self.folder is not None:
-                    self.folder.forget_clients_after(self.rounds_done if self.history.rows else -1)
+                with self.stopping.held():
+                    self.first_risk = first_risk
+                    self._undo(before, error)
             raise
         finally:
             self.in_round = False
+
+    def _undo(self, before: Moment, error: BaseException) -> None:
+        """Back to the last finished round. Each step is taken even if another raises; some run users' code."""
+        self._postponed.clear()
+        restore = partial(self.federation.restore, before)
+        steps: list[Callable[[], None]] = [self.states.discard, self.measuring.forget, restore, self.show_model]
+        if self.folder is not None:
+            steps.append(partial(self.folder.forget_after, self.rounds_done if self.history.rows else -1))
+        for step in steps:
+            with noted(error, f"While round {self.rounds_done + 1} was undone"):
+                step()
 
     def play_round(self, event: Event, started: float) -> dict[str, float]:
         """The phases of a round, in order; returns its metrics."""
@@ -179,8 +187,8 @@ class FederatedLoop(_FitLoop):
         for server, cohort in pairs:
             self.receive(server, cohort)
         lengths = self.weigh(cohorts)
-        for iteration in range(self.iterations):
-            self.federation.mix(event, self.rounds_done + 1, iteration)
+        for _ in range(self.iterations):
+            self.federation.mix(event)
             self.step(event.servers, cohorts, lengths)
             check_servers(self.federation.models(event.servers), self.rounds_done + 1)
         self.keep(cohorts)
@@ -304,13 +312,15 @@ class FederatedLoop(_FitLoop):
                 **servers,
                 self.client.task.first.name: self.server_scores(),
             }
-        if self.folder is not None:
-            if records is not None:
-                self.folder.append_clients(number, records)
-            self.folder.append_metrics(number, self.history.row(values))
+        measured = clone(self.federation.measured)  # the last of users' code: nothing is written yet
         with self.stopping.held():
-            self.show_model()
+            load(self.client.net, self.device.sent(measured))
+            if self.folder is not None:
+                if records is not None:
+                    self.folder.append_clients(number, records)
+                self.folder.append_metrics(number, self.history.row(values))
             self.states.commit()
+            self._measured = measured
             self.history.add(number, values)
             self.last_records = self.last_records if records is None else records
             if servers and records is not None:
@@ -322,12 +332,11 @@ class FederatedLoop(_FitLoop):
 
     def show_model(self) -> None:
         """Put the model that is measured into the client's net: that is what users, exports and checkpoints find."""
-        load(self.client.net, self.device.sent(self.federation.measured))
+        load(self.client.net, self.device.sent(self._measured))
 
     def shown_model(self) -> Params:
         """What the net holds then, without asking the device."""
-        measured = self.federation.measured
-        return {name: measured.get(name, value) for name, value in self.client.net.state_dict().items()}
+        return {name: self._measured.get(name, value) for name, value in self.client.net.state_dict().items()}
 
     # ---- what a round needs ----------------------------------------------------------------------------------------
 
@@ -355,6 +364,7 @@ class FederatedLoop(_FitLoop):
             self.federation = Federation.of(
                 self.client, self.data, open_one, callbacks, options.cloud, options.seed, options.buffer
             )
+        self._measured = clone(self.server.model)
         return [server.optimizer for server in self.federation.servers]
 
     @property
@@ -621,6 +631,7 @@ class FederatedLoop(_FitLoop):
         counters = {"ready": rounds, "started": rounds, "processed": rounds, "completed": rounds}
         self.epoch_progress.load_state_dict({"total": counters, "current": counters})
         self._count_rounds()
+        self._measured = clone(self.federation.measured)
         self.show_model()
 
     def _continue_with(self, choice: Choice, recorded: dict[str, Any]) -> None:

@@ -96,6 +96,7 @@ def check_run(
     check_adaptation(client, data, measures)
     check_extra_metrics(data, measures)
     check_monitors(client, data, callbacks)
+    check_frozen(client)
     check_net(client, data)
     if client.batch_size < client.fewest_rows:
         raise ConfigError("model.batch_size is 1, but model.net has BatchNorm, which needs 2 rows or more. Raise it.")
@@ -337,6 +338,20 @@ def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequenc
             raise ConfigError(
                 f"{name} monitors '{asked}', which is not measured. {nearest(asked, known)}See docs/metrics.md."
             )
+
+
+def check_frozen(client: Client) -> None:
+    """Engines train, and servers average, all parameters of a net: one that must not move would."""
+    frozen = [name for name, value in client.net.named_parameters() if not value.requires_grad]
+    if frozen:
+        few = ", ".join(f"'{name}'" for name in frozen[:3])
+        more = f" and {len(frozen) - 3} more" if len(frozen) > 3 else ""
+        raise ConfigError(
+            f"model.net ({type(client.net).__name__}) has frozen parameters (requires_grad is False): {few}{more}. "
+            "fedlit trains and sends all parameters of a net, these too. Let them train, net.requires_grad_(True); or, "
+            "where a frozen part comes first, apply it to the samples once and give its outputs to TensorData, with "
+            "the rest of the net as model.net."
+        )
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:

@@ -52,6 +52,7 @@ class RunFolder:
         self._lock = FolderLock(path, "--run DIR")
         self._columns: list[str] = []  # of metrics.csv, `round` first
         self._metrics_fd: int | None = None
+        self._last_row = (-1, 0)  # its round, and where it begins in metrics.csv
         self._evaluated: list[dict[str, np.ndarray]] = []  # client records not yet on disk, one entry per round
 
     def holds_run(self) -> bool:
@@ -156,12 +157,14 @@ class RunFolder:
         self.write_text(self.metrics, header + "".join(self._line(row) for row in rows))
         with explained(self.metrics):
             self._metrics_fd = os.open(self.metrics, os.O_WRONLY | os.O_APPEND)
+        self._last_row = (-1, 0)
 
     def append_metrics(self, round: int, values: Mapping[str, float]) -> None:
         """Append the row of one round: a missing column stays empty, an unknown one is an error."""
         assert self._metrics_fd is not None, "start_metrics opens metrics.csv"
         line = self._line({"round": round, **values}).encode()
         with explained(self.metrics):
+            self._last_row = (round, os.fstat(self._metrics_fd).st_size)
             written = os.write(self._metrics_fd, line)
             if written < len(line):  # the disk became full within this line
                 os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
@@ -184,9 +187,14 @@ class RunFolder:
         copies = {name: np.array(values, _DTYPES.get(name, "float64")) for name, values in columns.items()}
         self._evaluated.append({"round": rounds} | copies)
 
-    def forget_clients_after(self, round: int) -> None:
-        """Drop remembered rounds that did not come to their end."""
+    def forget_after(self, round: int) -> None:
+        """Drop what a round wrote that did not come to its end: its row of metrics.csv and its remembered clients."""
         self._evaluated = [columns for columns in self._evaluated if (columns["round"] <= round).all()]
+        last, start = self._last_row
+        if last > round and self._metrics_fd is not None:
+            with explained(self.metrics):
+                os.ftruncate(self._metrics_fd, start)
+            self._last_row = (round, start)
 
     def flush_clients(self) -> None:
         """Write the remembered rounds as one part; to be called before every checkpoint."""

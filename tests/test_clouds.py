@@ -140,8 +140,10 @@ def rule_of(algorithm: str, k_z: int) -> oracle.Rule:
     return oracle.Rule("fedavg", 0.05, 0.4, k_z=k_z)
 
 
-def traced(algorithm: str, protocol: str, first: int, k_z: int, engine: str) -> tuple[list[Any], list[Any]]:
-    """What fedlit does in every event, and what the oracle does."""
+def traced(
+    algorithm: str, protocol: str, first: int, k_z: int, engine: str, mixing: Mixing | None = None
+) -> tuple[list[Any], list[Any]]:
+    """What fedlit does in every event, and what the oracle does; of one `mixing` where all servers step together."""
     problem, watch, client = Problem(SIZES), Watch(), client_of(algorithm)
     servers = blocks_of(len(SIZES), SERVERS)
     options: dict[str, Any] = {"engine": engine} | ({"compiled": False, "lanes": 2} if engine == "vectorized" else {})
@@ -153,7 +155,7 @@ def traced(algorithm: str, protocol: str, first: int, k_z: int, engine: str) -> 
         clients_per_round=ACTIVE,
         sampler="earliest",
         clock=CLOCK,
-        cloud=Cloud(servers=SERVERS, first=first, protocol=protocol, iterations=k_z),  # type: ignore[arg-type]
+        cloud=Cloud(SERVERS, first, protocol, mixing or Complete(), k_z),  # type: ignore[arg-type]
         server_optimizer=SGD(lr=0.4) if algorithm == "fedavg" else "SGD",
         callbacks=[watch],
         eval_every=100,
@@ -162,10 +164,9 @@ def traced(algorithm: str, protocol: str, first: int, k_z: int, engine: str) -> 
     given = draws(problem, servers, client, events + 1, algorithm)
     start = theta(tiny_net().state_dict())
     z0 = (start[:, :-1], start[:, -1])
-    if protocol == "async":
-        trace = oracle.async_cloud(problem.given, servers, z0, given, rule_of(algorithm, k_z), first, events)
-    else:
-        trace = oracle.rigorous_cloud(problem.given, servers, z0, given, rule_of(algorithm, k_z), first, events)
+    own = {"mixing": mixing and [mixing.matrix(range(SERVERS), 0, t) for t in range(events)]}
+    cloud = oracle.async_cloud if protocol == "async" else oracle.rigorous_cloud
+    trace = cloud(problem.given, servers, z0, given, rule_of(algorithm, k_z), first, events, **own)
     return watch.events, trace[:events]
 
 
@@ -194,6 +195,28 @@ def test_every_event_matches_the_oracle(algorithm: str, cloud: tuple[str, int], 
             if algorithm != "fedavg":
                 np.testing.assert_allclose(x, truth.x[client], rtol=0, atol=1e-10)
                 np.testing.assert_allclose(event["x_prev"][client], truth.x_prev[client], rtol=0, atol=1e-10)
+
+
+ROUNDABOUT = [
+    [[0.8, 0.2, 0.0], [0.0, 0.8, 0.2], [0.2, 0.0, 0.8]],
+    [[1.0, 0.0, 0.0], [0.0, 0.5, 0.5], [0.0, 0.5, 0.5]],
+    [[0.1, 0.0, 0.9], [0.0, 1.0, 0.0], [0.9, 0.0, 0.1]],
+]
+"""Three matrices for three servers, none like another."""
+
+
+@pytest.mark.parametrize("k_z", [1, 2])
+@pytest.mark.parametrize("mixing", [Given(ROUNDABOUT), RandomPairs(0.5)], ids=["Given", "RandomPairs"])
+@pytest.mark.parametrize(
+    ("algorithm", "protocol"), [("fedbcd", "async"), ("fedbcd_i", "async"), ("fedavg", "async"), ("fedbcd", "rigorous")]
+)
+def test_event_t_mixes_with_matrix_t_in_all_its_iterations(
+    algorithm: str, protocol: str, mixing: Mixing, k_z: int
+) -> None:
+    """The oracle mixes with a^(t), from t = 0 on, K_z times (Algorithm 1, line 18)."""
+    ours, theirs = traced(algorithm, protocol, SERVERS, k_z, "sequential", mixing)
+    for event, truth in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(np.stack(event["z"]), truth.z, rtol=0, atol=1e-10)
 
 
 @pytest.mark.usefixtures("few_inner_steps")
@@ -245,6 +268,41 @@ def test_a_cloud_is_resumed_to_the_same_bits_with_its_clock(tmp_path: Path, prot
         assert all(torch.equal(value, other["model"][name]) for name, value in one["model"].items())
     rows, again = (trainer.loop.states.state_dict()["rows"] for trainer in (whole, resumed))
     assert all(torch.equal(value, again[name]) for name, value in rows.items())
+
+
+def written_before_events_were_counted(folder: Path) -> None:
+    """The checkpoint as an earlier fedlit wrote it."""
+    path = folder / "checkpoints" / "last.ckpt"
+    content = torch.load(path, weights_only=True)
+    del content["loops"]["fit_loop"]["federation"]["events"]
+    torch.save(content, path)
+
+
+@pytest.mark.parametrize("mixing", [Given(ROUNDABOUT), RandomPairs(0.5)], ids=["Given", "RandomPairs"])
+def test_a_cloud_whose_matrices_change_is_resumed_to_the_same_bits(tmp_path: Path, mixing: Mixing) -> None:
+    data, cloud = Problem(SIZES).data, Cloud(servers=SERVERS, mixing=mixing, iterations=2)
+    whole = cloud_run(data, cloud=cloud)
+    cloud_run(data, tmp_path, rounds=2, cloud=cloud)
+    resumed = cloud_run(data, tmp_path, cloud=cloud, resume=True)
+    for one, other in zip(whole.loop.federation.servers, resumed.loop.federation.servers, strict=True):
+        assert all(torch.equal(value, other.z[name]) for name, value in one.z.items())
+
+
+@pytest.mark.parametrize("mixing", [Given(ROUNDABOUT), RandomPairs(0.5)], ids=["Given", "RandomPairs"])
+def test_a_run_that_counted_its_matrices_otherwise_is_not_resumed(tmp_path: Path, mixing: Mixing) -> None:
+    data, cloud = Problem(SIZES).data, Cloud(servers=SERVERS, mixing=mixing)
+    cloud_run(data, tmp_path, rounds=2, cloud=cloud)
+    written_before_events_were_counted(tmp_path)
+    with pytest.raises(ResumeError, match="from the second one on.*--overwrite"):
+        cloud_run(data, tmp_path, cloud=cloud, resume=True)
+
+
+@pytest.mark.parametrize("mixing", [Complete(), Ring(), Given(ROUNDABOUT[:1])], ids=["Complete", "Ring", "Given"])
+def test_a_run_whose_matrices_are_all_the_same_is_resumed_whoever_began_it(tmp_path: Path, mixing: Mixing) -> None:
+    data, cloud = Problem(SIZES).data, Cloud(servers=SERVERS, mixing=mixing)
+    cloud_run(data, tmp_path, rounds=2, cloud=cloud)
+    written_before_events_were_counted(tmp_path)
+    assert cloud_run(data, tmp_path, rounds=3, cloud=cloud, resume=True).loop.rounds_done == 3
 
 
 def test_a_resumed_cloud_has_what_each_servers_callbacks_keep(tmp_path: Path) -> None:

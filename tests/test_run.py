@@ -402,6 +402,18 @@ def test_a_disk_that_fills_while_a_row_is_appended_leaves_the_rows_before(
     assert folder.metrics.read_text() == "round,a\n0,0.5\n"
 
 
+def test_the_row_of_a_round_that_failed_is_taken_back_and_another_follows(folder: RunFolder) -> None:
+    folder.start_metrics(["a"], [{"round": 0, "a": 0.5}])
+    folder.append_metrics(1, {"a": 0.25})
+    folder.forget_after(1)
+    folder.append_metrics(2, {"a": 0.125})
+    folder.forget_after(1)
+    folder.forget_after(1)
+    assert folder.metrics.read_text() == "round,a\n0,0.5\n1,0.25\n"
+    folder.append_metrics(2, {"a": 0.75})
+    assert folder.metrics.read_text() == "round,a\n0,0.5\n1,0.25\n2,0.75\n"
+
+
 # client records
 
 CLIENTS = 5

@@ -30,6 +30,7 @@ from fedlit import (
     Exponential,
     FedAvgM,
     FedBCDI,
+    FedDyn,
     FederatedTrainer,
     Latency,
     Scaffold,
@@ -39,10 +40,12 @@ from fedlit import (
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import FedlitError
 from fedlit.evaluate import Evaluator
+from fedlit.params import clone
 from fedlit.run import RunFolder
 from fedlit.server.optimizers import ServerOptimizer
 from fedlit.server.sampling import UniformSampler
 from fedlit.server.weights import Weighed
+from fedlit.states import ClientStates
 from tests.problems import tiny_data, tiny_net
 
 ROUNDS, BAD = 5, 3
@@ -59,16 +62,17 @@ class Fault(Exception):
 
 
 class Fuse:
-    """Raises once, when it is asked to in round `BAD` for the n-th time."""
+    """Raises once, when it is asked to in round `BAD` for the n-th time; or from then on."""
 
     def __init__(self) -> None:
         self.round = 0
         self.blown = False
+        self.lasts = False
         self.wait = 0
         self.error: BaseException = Fault("on purpose")
 
     def blow(self) -> None:
-        if self.round != BAD or self.blown:
+        if self.round != BAD or (self.blown and not self.lasts):
             return
         if self.wait:
             self.wait -= 1
@@ -353,6 +357,26 @@ def evaluation(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Evaluator, "sums_of_each", sums_of_each)
 
 
+def ever_after(wait: int) -> Callable[[Parts], None]:
+    """The hook raises from its n-th call in the round on."""
+
+    def arrange(parts: Parts) -> None:
+        parts.fuse.wait, parts.fuse.lasts = wait, True
+
+    return arrange
+
+
+def rows_of_clients(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row of metrics.csv is written then."""
+    real = ClientStates.commit
+
+    def commit(self: ClientStates) -> None:
+        parts.fuse.blow()
+        real(self)
+
+    monkeypatch.setattr(ClientStates, "commit", commit)
+
+
 def data_rows(parts: Parts) -> None:
     before(parts.fuse, parts.data, "load")
 
@@ -384,6 +408,9 @@ POINTS = {
     **{hook: Point(hook=hook) for hook in ("on_train_epoch_start", "on_train_batch_start", "on_before_optimizer_step")},
     **{hook: Point(hook=hook, finished=BAD) for hook in LIGHTNING_HOOKS[3:]},
     "evaluated_model": Point(hook="evaluated_model"),
+    "evaluated_model, ever after": Point(ever_after(0), hook="evaluated_model"),
+    "evaluated_model at the commit, ever after": Point(ever_after(1), hook="evaluated_model"),
+    "ClientStates.commit": Point(rows_of_clients),
     "a metric that nobody declared": Point(hook="undeclared metric", says="mine/other"),
     "the sampler": Point(draw),
     "Client.select": Point(client_method("select")),
@@ -470,3 +497,41 @@ def test_whatever_raises_the_last_finished_round_stands(
     resumed = FederatedTrainer(**again.options, resume=True)
     resumed.fit(again.client, datamodule=again.data)
     assert same(state_of(resumed), truth[ROUNDS]), "a resumed run ends with the bits of an undisturbed one"
+
+
+class Stubborn(Counter):
+    """Cannot be restored."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        raise Fault("not restored")
+
+
+def test_the_rest_is_undone_even_if_a_callback_cannot_be(tmp_path: Path) -> None:
+    truth = undisturbed(tmp_path, "sequential", Scaffold)[BAD - 1]
+    parts = sound(tmp_path / "run")
+    parts.options["callbacks"][0] = stubborn = Stubborn()
+    stubborn.fuse, stubborn.hook = parts.fuse, "on_round_metrics"
+    trainer = FederatedTrainer(**parts.options)
+    with pytest.raises(Fault, match="on purpose") as failure:
+        trainer.fit(parts.client, datamodule=parts.data)
+    assert "While round 3 was undone, this was raised too: Fault: not restored" in failure.value.__notes__
+    assert same(state_of(trainer) | {"counters": truth["counters"]}, truth)
+    measured = truth["federation"]["servers"][0]["model"]
+    assert same({key: value.detach() for key, value in parts.client.net.named_parameters()}, measured)
+
+
+def test_a_failed_round_shows_what_a_callback_had_measured_in_the_last_one(tmp_path: Path) -> None:
+    """FedDyn measures the mean of the clients' models, not z."""
+    seen = []
+
+    class Watch(Counter):
+        def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+            seen.append(clone(pl_module.net.state_dict()))
+
+    parts = sound(tmp_path / "run", make=FedDyn)
+    parts.options["callbacks"][0] = watch = Watch()
+    watch.fuse, watch.hook = parts.fuse, "on_server_step_end"
+    with pytest.raises(Fault):
+        FederatedTrainer(**parts.options).fit(parts.client, datamodule=parts.data)
+    assert len(seen) == BAD - 1
+    assert same(clone(parts.client.net.state_dict()), seen[-1])

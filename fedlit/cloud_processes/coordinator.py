@@ -243,11 +243,11 @@ class CoordinatorLoop(FederatedLoop):
         federation, number, servers = self.federation, self.rounds_done + 1, event.servers
         ids = [server.id for server in servers]
         federation.tell(ids, {"number": number})
-        for iteration in range(self.iterations):
+        for _ in range(self.iterations):
             answers = federation.collect(event)
             for server in servers:
                 server.load_model(answers[server.id]["model"])
-            federation.mix(event, number, iteration)
+            federation.mix(event)
             for server in servers:
                 self.crew.send(server.id, {"model": server.model})
         answers = federation.collect(event)

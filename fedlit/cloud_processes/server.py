@@ -54,7 +54,7 @@ class ServerFederation(Federation):
         """Its own next step; when that is, is for the coordinator to say."""
         return Event(0.0, list(self.servers))
 
-    def mix(self, event: Event, number: int, iteration: int) -> None:
+    def mix(self, event: Event) -> None:
         """The coordinator does."""
         [server] = event.servers
         server.load_model(self.link.ask({"model": server.model})["model"])

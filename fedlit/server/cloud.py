@@ -3,6 +3,10 @@
     mix     w_n = sum_m a_nm z_m              over the servers that step together; a is doubly stochastic
     step    z_n <- w_n - eta_z (...)          the server's own step, from w_n; `iterations` times (K_z)
 
+Event t mixes by a^(t), from t = 0 on, the same in all of its K_z iterations: (6a), Algorithm 1, and the input of both
+algorithms. Line 22 of Algorithm 2 alone prints a^(t,k); the text says that FedBCD-I leaves the servers' update as it
+is, so that is read as a^(t) too, and a cloud mixes alike under every algorithm.
+
 Protocols. `async`: the first `first` servers (B) to have their clients' reports step together; the others keep model,
 reports and clock, and are first in line. `rigorous` (appendix A): rounds have numbers, every server steps once in each,
 in the first B of that round or alone (w_n = z_n) when it has its reports, and then starts the next. With `first` equal
@@ -29,9 +33,20 @@ Matrix = np.ndarray
 class Mixing(ABC):
     """How servers that step together mix their models."""
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the same servers mix alike in every event."""
+        return False
+
     @abstractmethod
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
-        """(servers, servers), doubly stochastic: row n says what becomes of server n's model."""
+        """(servers, servers), doubly stochastic: row n says what becomes of server n's model.
+
+        Args:
+            servers: ids of those that step together, in order.
+            seed: seed of the run.
+            event: t: how many events were before this one. It is asked once for each of the event's iterations.
+        """
 
     def check(self, servers: int, first: int) -> None:  # noqa: B027  # nothing to check: only matrices have a size
         """Raise ConfigError where it cannot serve so many servers, `first` of which step together."""
@@ -41,6 +56,11 @@ class Mixing(ABC):
 class Complete(Mixing):
     """Everyone's mean: a_nm = 1/B."""
 
+    @property
+    def is_fixed(self) -> bool:
+        """It is."""
+        return True
+
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
         """All the same."""
         return np.full((len(servers), len(servers)), 1 / len(servers))
@@ -49,6 +69,11 @@ class Complete(Mixing):
 @dataclass(frozen=True)
 class Ring(Mixing):
     """A third each of the two neighbours and itself, around a ring of those who step, in the order of their ids."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """It is."""
+        return True
 
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
         """A circulant matrix; two servers take their mean."""
@@ -61,7 +86,7 @@ class Ring(Mixing):
 
 @dataclass(frozen=True)
 class RandomPairs(Mixing):
-    """A random graph, drawn anew for every event: each pair is joined with a probability (Metropolis weights).
+    """A random graph, drawn once for every event: each pair is joined with a probability (Metropolis weights).
 
     Args:
         probability: that two servers that step together exchange their models.
@@ -86,7 +111,7 @@ class RandomPairs(Mixing):
 
 @dataclass(frozen=True)
 class Given(Mixing):
-    """Matrices of your own, one after the other in turn; all servers must step together.
+    """Matrices of your own, one for each event in turn, from the first on; all servers must step together.
 
     Args:
         matrices: each (servers, servers), a list of rows that sum to 1, as do the columns.
@@ -104,8 +129,13 @@ class Given(Mixing):
             "agree. Add a link between those that are apart; matrices that only exchange models need a diagonal.",
         )
 
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there is only one."""
+        return len(self.matrices) == 1
+
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
-        """The next in turn."""
+        """Event 0 takes the first."""
         return np.array(self.matrices[event % len(self.matrices)], dtype=np.float64)
 
     def check(self, servers: int, first: int) -> None:
@@ -149,7 +179,7 @@ class Cloud(Recorded):
         first: B: how many step together, those that have their reports first; all unless given.
         protocol: whether the others wait with their reports (async), or step alone (rigorous, appendix A).
         mixing: how those that step together mix their models; their mean unless given.
-        iterations: K_z: how often they mix and step in a round.
+        iterations: K_z: how often they mix and step in a round, with the same matrix.
         assign: which clients belong to which server: in blocks, at random, by the data's groups, or a list with the
             server of every client.
     """

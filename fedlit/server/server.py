@@ -1,6 +1,7 @@
 """Server: one model, the optimiser that moves it, the callbacks that keep its state, and the clients it works with."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,13 +138,14 @@ class Server:
         return Snapshot(model, self.clock, saved(self.optimizer), kept)
 
     def restore(self, before: Snapshot) -> None:
-        """Back to the end of the last finished round."""
+        """Back to the end of the last finished round; each part is, even if another's own code raises."""
         self.load_model(before.model)
         vars(self).update(before.clock)
-        self.optimizer.load_state_dict(before.optimizer)
-        for callback, state in zip(self.callbacks, before.callbacks, strict=True):
-            if state:
-                callback.load_state_dict(state)
+        with ExitStack() as steps:
+            for callback, state in zip(self.callbacks, before.callbacks, strict=True):
+                if state:
+                    steps.callback(callback.load_state_dict, state)
+            steps.callback(self.optimizer.load_state_dict, before.optimizer)
 
     def load_model(self, model: Params) -> None:
         """Copy z and its buffers from these tensors."""
