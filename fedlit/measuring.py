@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedlit.client import Client
@@ -161,6 +162,18 @@ class Measuring:
         if "local/grad_norm2" in asked:
             norms = [sq_norm(self.evaluator.gradient(self.models.last(user), train[user])) for user in users]
             values["local/grad_norm2"] = float(sum(norms)) / len(norms)
+        return values
+
+    def pooled_scores(self, models: Sequence[Mapping[str, Tensor]]) -> list[float]:
+        """The task's first measure of each of these models, on the pooled test; processes divide the models."""
+        rows, first = self.data.global_test, self.client.task.first
+
+        def sums_of(numbers: list[int]) -> Params:
+            return stack([{"sums": self.evaluator.sums(models[number], rows)[first.name]} for number in numbers])
+
+        sums = self.ranks.divided([1] * len(models), sums_of)["sums"]
+        counts = torch.full((len(models),), len(rows), dtype=torch.float64)
+        values: list[float] = first.value(sums, counts).tolist()
         return values
 
     def local_models(self, shared: UserScores) -> UserScores:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from fedlit.client import Client
-from fedlit.federation import Federation
 from fedlit.params import Params
 from fedlit.states import INITIAL, ClientStates
 
@@ -41,18 +40,20 @@ class UserModels:
         self._names = list(z(0))
 
     @classmethod
-    def of(cls, client: Client, federation: Federation, *, keeps_local: bool) -> "UserModels":
-        """The models of a run."""
+    def of(
+        cls,
+        client: Client,
+        z: Callable[[int], Mapping[str, Tensor]],
+        states: ClientStates,
+        initial: Params,
+        *,
+        keeps_local: bool,
+    ) -> "UserModels":
+        """The models of a run of this algorithm, which began with the model `initial`."""
         name = client.personal_model().model
         starts_there = name != "local" and client.state_spec().get(name) is INITIAL  # x_i is z until it is trained
-        return cls(
-            lambda user: federation.server_of(user).model,
-            federation.servers[0].states,
-            personal=name,
-            own=client.own_tensors,
-            untouched=federation.servers[0].initial if starts_there else None,
-            keeps_local=keeps_local,
-        )
+        untouched = initial if starts_there else None
+        return cls(z, states, personal=name, own=client.own_tensors, untouched=untouched, keeps_local=keeps_local)
 
     def local(self, user: int) -> dict[str, Tensor]:
         """x_i: the kept model of a client that has trained."""
