@@ -27,6 +27,11 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.engines.choose import Choice, EngineName
 from fedlit.engines.cost import estimated_step_s
 from fedlit.loop import FederatedLoop
+from fedlit.params import clone
+from fedlit.protocol import ServerRecords
+from fedlit.round import Round
+from fedlit.round import Stopwatch as RoundWatch
+from fedlit.run_state import RoundRecord
 from fedlit.server.base import ServerCallback
 from fedlit.server.cloud import Cloud
 from fedlit.trainer import FederatedTrainer
@@ -350,23 +355,33 @@ def in_rounds(one_round: Callable[[], int], threads: int) -> Callable[[float], S
     return run
 
 
+class CountingRound(Round):
+    """A round without its metrics: its steps and seconds are counted instead."""
+
+    host: "CountingLoop"
+
+    def measure(
+        self, number: int, cohort: Cohort | None, watch: RoundWatch | None, servers: ServerRecords, *, due: bool
+    ) -> RoundRecord:
+        """Only what a benchmark needs, and what several servers measure; there is no cohort before the first round."""
+        if cohort is not None and watch is not None:
+            self.host.count(int(cohort.steps.sum()), time.perf_counter() - watch.started)
+        return RoundRecord(self.protocol_metrics(), global_model=clone(self.parts.protocol.global_model))
+
+
 class CountingLoop(FederatedLoop):
     """The rounds of a run without their metrics: counts each round's steps and seconds instead."""
 
+    round_class = CountingRound
     round_s = 0.0
     round_steps = 0
     steps = 0
     """Of all rounds so far."""
 
-    def measure(
-        self, cohort: Cohort | None, started: float, trained: float, *, due: bool = True
-    ) -> tuple[dict[str, float], dict[str, Any] | None]:
-        """Only what a benchmark needs, and what several servers measure; there is no cohort before the first round."""
-        if cohort is not None:
-            self.round_s = time.perf_counter() - started
-            self.round_steps = int(cohort.steps.sum())
-            self.steps += self.round_steps
-        return self.federation_metrics(), None
+    def count(self, steps: int, seconds: float) -> None:
+        """A round took so many steps and seconds."""
+        self.round_s, self.round_steps = seconds, steps
+        self.steps += steps
 
 
 class Stopwatch(ServerCallback):

@@ -94,8 +94,8 @@ class RunCheckpoint(Checkpoint):
 
     def _write(self, trainer: Trainer, loop: FederatedLoop) -> None:
         self.folder.flush_clients()
-        if loop.server_history.columns:
-            self.folder.write_servers(loop.server_history.table())
+        if loop.state.server_history.columns:
+            self.folder.write_servers(loop.state.server_history.table())
         with loop.states.saved_apart():
             self.folder.rotate_checkpoint(lambda path: trainer.save_checkpoint(path, weights_only=False))
         self._drop_rows_that_no_checkpoint_needs(loop.states.file)

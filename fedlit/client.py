@@ -8,7 +8,8 @@ Everything a step reads that differs by client or round (the received model, wha
 sequential engine sets it and the vectorized engine maps over it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, Literal, Never
 
@@ -89,6 +90,7 @@ class Client(Recorded, LightningModule):
     pools_data: bool = False
     """Whether one client trains on everybody's data: the yardstick without federation."""
     _stepping: bool = False
+    _create_servers: Callable[[], list[torch.optim.Optimizer]] | None = None
     """Whether a local step is running."""
     shown_states: Mapping[str, ShownState] = {}
     """Words and curves for numbers of `state_spec`; others are called by their name and have their mean."""
@@ -494,7 +496,22 @@ class Client(Recorded, LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The server's optimiser, over z: Lightning saves and restores it. Not to be overridden."""
-        return self.trainer.loop.open_servers()  # type: ignore[attr-defined,no-any-return]
+        if self._create_servers is None:
+            raise ConfigError(f"{type(self).__name__} has no server yet. Train it with FederatedTrainer.fit.")
+        return self._create_servers()
+
+    @contextmanager
+    def served_by(self, create_servers: Callable[[], list[torch.optim.Optimizer]]) -> Iterator[None]:
+        """Within the block, `configure_optimizers` gives what this function does: it creates the servers of a run."""
+        self._create_servers = create_servers
+        try:
+            yield
+        finally:
+            self._create_servers = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy of a client belongs to no run; Lightning forgets the trainer likewise."""
+        return super().__getstate__() | {"_create_servers": None}
 
     @property
     def trainer(self) -> Trainer:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedlit.client import Client
@@ -166,6 +167,18 @@ class Measuring:
         """A user's personal model, adapted where the algorithm says so."""
         step = self.client.personal_model().adaptation
         return self._adapted(self.models.personal(user), user, [] if step is None else [step])
+
+    def pooled_scores(self, models: Sequence[Mapping[str, Tensor]]) -> list[float]:
+        """The task's first measure of each of these models, on the pooled test; processes divide the models."""
+        rows, first = self.data.global_test, self.client.task.first
+
+        def sums_of(numbers: list[int]) -> Params:
+            return stack([{"sums": self.evaluator.sums(models[number], rows)[first.name]} for number in numbers])
+
+        sums = self.ranks.divided([1] * len(models), sums_of)["sums"]
+        counts = torch.full((len(models),), len(rows), dtype=torch.float64)
+        values: list[float] = first.value(sums, counts).tolist()
+        return values
 
     def local_models(self, shared: UserScores) -> UserScores:
         """Scores of x_i, and of z (`shared`) for users who never trained."""

@@ -118,7 +118,7 @@ class Outcome:
     @property
     def users(self) -> Columns:
         """Every client as it was measured last, one row each: what clients.parquet holds of that round."""
-        records = self._fitted("users").last_records
+        records = self._fitted("users").state.last_records
         if records is None:
             raise ConfigError(
                 "trainer.users is empty: no round was evaluated here. The run was finished before, or it ran "
@@ -153,7 +153,7 @@ class Outcome:
         """The inverse."""
         self._adopted = results["summary"]
         self.loop.history.load_state_dict(results["history"])
-        self.loop.rounds_done = results["summary"]["rounds"]
+        self.loop.state.rounds_done = results["summary"]["rounds"]
         self.loop.stopping.asked = results["interrupted"]
 
     # ---- Lightning's other verbs -------------------------------------------------------------------------------------

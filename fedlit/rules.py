@@ -180,17 +180,17 @@ def check_cloud(
     if client.pools_data or data.is_fresh:
         what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
         raise ConfigError(f"trainer.cloud divides clients among servers, but this run {what}. Leave one of them out.")
-    if cloud.together < cloud.servers and clock is None:
+    if cloud.servers_per_step < cloud.servers and clock is None:
         raise ConfigError(
-            f"trainer.cloud.first is {cloud.together} of {cloud.servers} servers, but there is no trainer.clock to say "
-            "which are first. Give one, or leave first out."
+            f"trainer.cloud.first is {cloud.servers_per_step} of {cloud.servers} servers, but there is no "
+            "trainer.clock to say which are first. Give one, or leave first out."
         )
-    same_groups = cloud.protocol == "rigorous" or cloud.servers % cloud.together == 0
-    if cloud.together < cloud.servers and same_groups and clock is not None and clock.latency.is_constant:
+    same_groups = cloud.protocol == "rigorous" or cloud.servers % cloud.servers_per_step == 0
+    if cloud.servers_per_step < cloud.servers and same_groups and clock is not None and clock.latency.is_constant:
         raise ConfigError(
-            f"trainer.cloud.first is {cloud.together} of {cloud.servers} servers, but trainer.clock gives every client "
-            "the same seconds: the same servers would step together for ever, and never connect with the others. Give "
-            "a latency that varies, or leave first out."
+            f"trainer.cloud.first is {cloud.servers_per_step} of {cloud.servers} servers, but trainer.clock gives "
+            "every client the same seconds: the same servers would step together for ever, and never connect with the "
+            "others. Give a latency that varies, or leave first out."
         )
     if sampler.by_ids and cloud.servers > 1:
         raise ConfigError(

@@ -301,7 +301,8 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         own = self.folder if ranks.is_first else None
         with own.claimed() if own is not None else nullcontext():
             found = self._open_folder(own, data, config) if own is not None else None
-            with self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
+            served = client.served_by(self.loop.create_servers)
+            with served, self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
                 super().fit(client, datamodule=data, ckpt_path=ranks.same(found) or ckpt_path, weights_only=True)
             if own is not None:
                 self._close_folder(own)
@@ -341,7 +342,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
     ) -> None:
         """Lightning's, but never of a half-done round: inside a round it is written at the round's end."""
         save = super().save_checkpoint
-        self.loop.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
+        self.loop.state.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
 
     def _open_folder(self, folder: RunFolder, data: FederatedDataModule, config: dict[str, Any]) -> Path | None:
         """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""

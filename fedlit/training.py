@@ -1,6 +1,7 @@
 """The middle of a round: the clients of all servers that are due train at once; what is needed of their risks."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fedlit.client import Client
 from fedlit.cohort import Cohort
@@ -14,33 +15,21 @@ from fedlit.params import with_prefix
 from fedlit.step import Phase
 
 
+@dataclass(frozen=True)
 class Training:
-    """Lets the engine train cohorts; it keeps nothing.
+    """Lets the engine train cohorts; it keeps nothing."""
 
-    Args:
-        client: the algorithm.
-        population: the clients and their samples.
-        gathering: says how many steps a phase takes.
-        engine: what trains.
-        evaluator: measures risks and gradients.
-        needs: which of them the client, the weighting or a callback needs.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        population: FederatedDataModule | Pooled,
-        gathering: Gathering,
-        engine: Engine,
-        evaluator: Evaluator,
-        needs: frozenset[str],
-    ) -> None:
-        self.client = client
-        self.population = population
-        self.gathering = gathering
-        self.engine = engine
-        self.evaluator = evaluator
-        self.needs = needs
+    client: Client
+    population: FederatedDataModule | Pooled
+    """The clients and their samples."""
+    gathering: Gathering
+    """Says how many steps a phase takes."""
+    engine: Engine
+    """What trains."""
+    evaluator: Evaluator
+    """Measures risks and gradients."""
+    needs: frozenset[str]
+    """Which of them the client, the weighting or a callback needs."""
 
     def measure_received(self, cohort: Cohort) -> None:
         """Risks and gradients of the received models, where they are needed."""

@@ -31,6 +31,7 @@ from fedlit import (
     Scaffold,
     ServerCallback,
 )
+from fedlit.buffered import InFlight
 from fedlit.commandline.configs import resolve_configs
 from fedlit.commandline.fit_cli import FitCLI
 from fedlit.conformance.entries import ENTRIES
@@ -38,7 +39,6 @@ from fedlit.conformance.problem import LOCAL, everything, new_trainer
 from fedlit.conformance.problem import tiny_data as conformance_data
 from fedlit.conformance.problem import tiny_net as conformance_net
 from fedlit.errors import ConfigError
-from fedlit.flight import Flight
 from fedlit.server.sampling import UniformSampler
 from tests.algorithms.test_oracles import BATCH, EPOCHS, Problem
 from tests.kinds import KINDS, slow_but
@@ -414,7 +414,7 @@ def test_what_all_received_is_kept_and_saved_once(tmp_path: Path) -> None:
     trainer = flying(None, 3)
     trainer.save_checkpoint(tmp_path / "saved.ckpt")
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)["loops"]["fit_loop"]["federation"]["flight"]
-    for flight in (trainer.loop.federation.flight, Flight.from_state(saved)):
+    for flight in (trainer.loop.federation.flight, InFlight.from_state(saved)):
         models = {(one.cohort.round, one.cohort.received["linear.weight"].data_ptr()) for one in flight.away}
         assert len(models) == len({one.cohort.round for one in flight.away}) < len(flight.away)
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlit import Cloud, FederatedTrainer, Given, QuotaSampler, RandomPairs, Ring
-from fedlit.federation import Event, Federation
+from fedlit.cloud_protocol import CloudProtocol
+from fedlit.federation import Federation
 from fedlit.server.cloud import Complete, Mixing
 from fedlit.server.optimizers import SGD
 from fedlit.server.server import Server
@@ -80,27 +81,26 @@ def clouds(draw: st.DrawFn) -> Cloud:
     return Cloud(servers=count, first=first, mixing=mixing, iterations=draw(st.integers(1, 3)))
 
 
-def federation_of(cloud: Cloud, values: np.random.Generator) -> Federation:
+def protocol_of(cloud: Cloud, values: np.random.Generator) -> CloudProtocol:
     """Servers with float64 models that are drawn."""
     states, sizes = ClientStates(), torch.ones(1, dtype=torch.int64)
     servers = [Server(tiny_net(), SGD().build, [], sizes=sizes, states=states, id=n) for n in range(cloud.servers)]
     for server in servers:
         server.load_model({name: torch.from_numpy(values.normal(size=z.shape)) for name, z in server.params.items()})
-    return Federation(servers, cloud, seed=int(values.integers(1000)))
+    return CloudProtocol(Federation(servers), cloud, seed=int(values.integers(1000)))
 
 
 @settings(max_examples=60, deadline=None)
 @given(cloud=clouds(), seed=st.integers(0, 2**32 - 1), number=st.integers(0, 1000))
 def test_every_mixing_keeps_the_mean_and_leaves_the_others_alone(cloud: Cloud, seed: int, number: int) -> None:
     values = np.random.default_rng(seed)
-    federation = federation_of(cloud, values)
-    before = np.stack([theta(server.z) for server in federation.servers])
-    stepping = sorted(values.choice(cloud.servers, cloud.together, replace=False).tolist())
-    event = Event(0.0, [federation.servers[n] for n in stepping])
-    federation.events = number
+    protocol = protocol_of(cloud, values)
+    before = np.stack([theta(server.z) for server in protocol.servers])
+    stepping = sorted(values.choice(cloud.servers, cloud.servers_per_step, replace=False).tolist())
+    protocol.events = number
     for _ in range(cloud.iterations):
-        federation.mix(event)
-    after = np.stack([theta(server.z) for server in federation.servers])
+        protocol.mix([protocol.servers[n] for n in stepping])
+    after = np.stack([theta(server.z) for server in protocol.servers])
     np.testing.assert_allclose(after[stepping].mean(0), before[stepping].mean(0), rtol=0, atol=1e-12)
     others = np.setdiff1d(np.arange(cloud.servers), stepping)
     np.testing.assert_array_equal(after[others], before[others])

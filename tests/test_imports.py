@@ -52,8 +52,10 @@ LEVELS = {
     **dict.fromkeys(
         ("consistent", "divergence", "evaluate", "history", "summary", "settings", "progress", "rules", "results"), 4
     ),
-    **dict.fromkeys(("federation", "flight", "gathering", "initial", "measuring"), 4),
-    **dict.fromkeys(("processes", "rehearsal", "stopping", "training", "users"), 4),
+    **dict.fromkeys(
+        ("assembly", "buffered", "cloud_protocol", "federation", "flat", "gathering", "initial", "measuring"), 4
+    ),
+    **dict.fromkeys(("processes", "protocol", "rehearsal", "round", "run_state", "stopping", "training", "users"), 4),
     "loop": 5,
     **dict.fromkeys(("checkpoint", "outcome"), 6),
     **dict.fromkeys(("restore", "trainer"), 7),

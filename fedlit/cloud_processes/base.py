@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import torch
 from pytorch_lightning import Trainer
@@ -14,9 +13,23 @@ from fedlit.engines.choose import Request
 from fedlit.gathering import RoundOptions
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
+from fedlit.params import clone
+from fedlit.protocol import ServerRecords
+from fedlit.round import Round, Stopwatch
+from fedlit.run_state import RoundRecord
 
 ONE_BY_ONE = Request(engine="sequential")
 """Processes train their clients one after the other: what runs at once are the processes."""
+
+
+class PartRound(Round):
+    """A round of which nothing is measured: the coordinator does."""
+
+    def measure(
+        self, number: int, cohort: Cohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
+    ) -> RoundRecord:
+        """The model alone, which the client's net holds after a round."""
+        return RoundRecord({}, global_model=clone(self.parts.protocol.global_model))
 
 
 class PartLoop(FederatedLoop):
@@ -28,6 +41,8 @@ class PartLoop(FederatedLoop):
         plan: all processes.
         wire: the way to them.
     """
+
+    round_class = PartRound
 
     def __init__(
         self,
@@ -60,9 +75,3 @@ class PartLoop(FederatedLoop):
     def is_due(self, number: int) -> bool:
         """Never: the coordinator measures."""
         return False
-
-    def measure(
-        self, cohort: Cohort | None, started: float, trained: float, *, due: bool = True
-    ) -> tuple[dict[str, float], dict[str, Any] | None]:
-        """Nothing."""
-        return {}, None

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from pytorch_lightning import Trainer
 
 from fedlit.clock import Clock, Constant, Latency
@@ -21,12 +20,16 @@ from fedlit.cloud_processes.crew import Crew, Heard
 from fedlit.cloud_processes.latencies import Latencies
 from fedlit.cloud_processes.plan import Part
 from fedlit.cloud_processes.wire import Message
+from fedlit.cloud_protocol import CloudEvent, CloudProtocol
 from fedlit.cohort import Cohort
 from fedlit.errors import ProcessError
-from fedlit.federation import Event, Federation
+from fedlit.federation import Federation
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.loop import FederatedLoop
 from fedlit.measuring import MeasureOptions
+from fedlit.protocol import Event, ServerRecords
+from fedlit.round import Round
+from fedlit.server.cloud import Cloud
 from fedlit.server.server import Server, Snapshot
 from fedlit.states import ClientStates
 
@@ -37,16 +40,18 @@ class ServerLostError(Exception):
     """A server was lost within a step: the step is taken back, and taken by others."""
 
 
-class CoordinatorFederation(Federation):
+class CoordinatorProtocol(CloudProtocol):
     """Servers that are processes: an event takes place once they have said that they have their reports.
 
     Args:
-        federation: the coordinator's copies of the servers, with their protocol.
+        federation: the coordinator's copies of the servers.
+        cloud: which of them step together, and how they mix.
+        seed: seed of the run.
         crew: the processes.
     """
 
-    def __init__(self, federation: Federation, crew: Crew) -> None:
-        super().__init__(federation.servers, federation.cloud, federation.seed)
+    def __init__(self, federation: Federation, cloud: Cloud, seed: int, crew: Crew) -> None:
+        super().__init__(federation, cloud, seed)
         self.crew = crew
         self.reports: dict[int, Heard] = {}
         """What servers that wait to step have told, by their id."""
@@ -60,7 +65,7 @@ class CoordinatorFederation(Federation):
         return self.crew.plan.pace == "real"
 
     @property
-    def present(self) -> list[Server]:
+    def active_servers(self) -> list[Server]:
         """Those whose processes are there; where none is, the copies of all, which a last checkpoint holds."""
         return [server for server in self.servers if server.id not in self._lost] or self.servers
 
@@ -69,14 +74,9 @@ class CoordinatorFederation(Federation):
         """How many servers are there."""
         return len(self.servers) - len(self._lost)
 
-    @property
-    def together(self) -> int:
-        """How many must step together."""
-        return 1 if self.cloud is None else self.cloud.together
-
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
-    def next_event(self, gathering: Gathering) -> Event:
+    def next_event(self, gathering: Gathering) -> CloudEvent:
         """The servers that step next, once each of them has its reports."""
         while True:
             self._check_enough()
@@ -88,14 +88,14 @@ class CoordinatorFederation(Federation):
             self._hear(missing)
 
     def gather(self, gathering: Gathering) -> None:
-        """As ever; at a real pace, a server that has not told that it is done takes forever."""
+        """As in the base; at a real pace, a server that has not reported yet takes for ever."""
         super().gather(gathering)
-        for server in self.present if self.is_real else ():
+        for server in self.active_servers if self.is_real else ():
             heard = self.reports.get(server.id)
-            self._waiting[server.id].lasts = math.inf if heard is None else self._now(heard.at) - server.started
+            self.waiting[server.id].lasts = math.inf if heard is None else self._now(heard.at) - server.started
 
-    def records(self, event: Event) -> dict[str, list[Any]]:
-        """As ever; who is still at work ends no earlier than now."""
+    def records(self, event: CloudEvent) -> ServerRecords:
+        """As in the base; a server that still trains gets the current time as finish."""
         rows = super().records(event)
         rows["finish_s"] = [
             now if math.isinf(end) else end for end, now in zip(rows["finish_s"], rows["time_s"], strict=True)
@@ -104,21 +104,21 @@ class CoordinatorFederation(Federation):
 
     def unfinished(self) -> list[Cohort]:
         """What servers still wait for, or with, when the run ends; who has not reported takes until now at least."""
-        for server in self.present:
-            cohort = self._waiting.get(server.id)
+        for server in self.active_servers:
+            cohort = self.waiting.get(server.id)
             if cohort is not None and math.isinf(cohort.lasts):
                 cohort.lasts = self._now(time.perf_counter()) - server.started
-        return list(self._waiting.values())
+        return list(self.waiting.values())
 
     def _now(self, at: float) -> float:
         return at - self._began
 
     def _check_enough(self) -> None:
-        if self.left < self.together:
+        if self.left < self.servers_per_step:
             raise ProcessError(
-                f"{next(reversed(self._lost.values()))}. {self.together} of {len(self.servers)} servers step together, "
-                f"and {self.left} {'is' if self.left == 1 else 'are'} left: the run ends. Continue it from its last "
-                "round with --resume."
+                f"{next(reversed(self._lost.values()))}. {self.servers_per_step} of {len(self.servers)} servers step "
+                f"together, and {self.left} {'is' if self.left == 1 else 'are'} left: the run ends. Continue it from "
+                "its last round with --resume."
             )
 
     # ---- messages ----------------------------------------------------------------------------------------------------
@@ -177,10 +177,67 @@ class CoordinatorFederation(Federation):
         whose = "" if culprit.worker is None else f", and with it server {part.server} has lost clients"
         self._lost[part.server] = f"{self.crew.ended(culprit)}{whose}"
         self.reports.pop(part.server, None)
-        self._waiting.pop(part.server, None)
+        self.waiting.pop(part.server, None)
         self.crew.dismiss(part.server)
-        if self.left >= self.together:
+        if self.left >= self.servers_per_step:
             log.warning(f"{self._lost[part.server]}: the run goes on with {self.left} of {len(self.servers)} servers.")
+
+
+class OneServerProtocol(CoordinatorProtocol):
+    """One server that is a process: it measures and saves what a flat run does."""
+
+    def metrics(self) -> dict[str, float]:
+        """One server is not apart from others, and waits for none."""
+        return {}
+
+    def records(self, event: CloudEvent) -> ServerRecords:
+        """None."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of a flat run, in which no server has a round of its own."""
+        return super().state_dict() | {"formed": 0}
+
+
+class CoordinatorRound(Round):
+    """A round whose servers are processes."""
+
+    host: "CoordinatorLoop"
+
+    @property
+    def protocol(self) -> CoordinatorProtocol:
+        """The processes, and copies of their servers."""
+        return self.host.federation
+
+    def train(self, event: Event, number: int) -> tuple[list[Cohort], Cohort]:
+        """What the clients of the servers that are due have brought back."""
+        for server, cohort in event.to_send():
+            cohort.number = number
+            heard = self.protocol.reports.pop(server.id)
+            assert heard.message is not None
+            vars(cohort).update(heard.message["report"])
+            self.host.record(cohort, heard.message["seconds"])
+        parts = event.to_train()
+        return parts, Cohort.join_trained(parts)
+
+    def step_together(self, event: Event, cohorts: Sequence[Cohort]) -> None:
+        """The servers that are due step, each in its process; here they are mixed."""
+        protocol, servers = self.protocol, event.servers
+        ids = [server.id for server in servers]
+        protocol.tell(ids, {"number": self.state.rounds_done + 1})
+        for iteration in range(event.iterations):
+            answers = protocol.collect(event)
+            for server in servers:
+                server.load_model(answers[server.id]["model"])
+            event.mix(iteration)
+            for server in servers:
+                protocol.crew.send(server.id, {"model": server.model})
+        answers = protocol.collect(event)
+        for server, cohort in zip(servers, cohorts, strict=True):
+            take_over(server, answers[server.id]["stepped"])
+            vars(cohort).update(answers[server.id]["cohort"])
+        protocol.tell(ids, {"count": True})
+        self.store_rows(cohorts)
 
 
 class CoordinatorLoop(FederatedLoop):
@@ -191,7 +248,7 @@ class CoordinatorLoop(FederatedLoop):
         crew: the processes.
     """
 
-    federation: CoordinatorFederation
+    round_class = CoordinatorRound
 
     def __init__(
         self,
@@ -209,11 +266,18 @@ class CoordinatorLoop(FederatedLoop):
         self.crew = crew
         self.latencies = Latencies()
 
-    def open_servers(self) -> list[torch.optim.Optimizer]:
+    @property
+    def federation(self) -> CoordinatorProtocol:
+        """The processes, and copies of their servers."""
+        assert isinstance(self.state.protocol, CoordinatorProtocol)
+        return self.state.protocol
+
+    def create_protocol(self) -> CoordinatorProtocol:
         """Copies of the processes' servers."""
-        optimizers = super().open_servers()
-        self.federation = CoordinatorFederation(self.federation, self.crew)
-        return optimizers
+        federation, options = super().create_protocol().federation, self.options
+        if options.cloud is None:
+            return OneServerProtocol(federation, Cloud(servers=1), options.seed, self.crew)
+        return CoordinatorProtocol(federation, options.cloud, options.seed, self.crew)
 
     def on_run_start(self) -> None:
         """The servers begin where this run does, while the initial model is measured."""
@@ -227,35 +291,6 @@ class CoordinatorLoop(FederatedLoop):
                 return super().advance()
             except ServerLostError:
                 continue
-
-    def train(self, event: Event, number: int) -> tuple[list[Cohort], Cohort]:
-        """What the clients of the servers that are due have brought back."""
-        for server, cohort in self.federation.sent(event, number):
-            heard = self.federation.reports.pop(server.id)
-            assert heard.message is not None
-            vars(cohort).update(heard.message["report"])
-            self.record(cohort, heard.message["seconds"])
-        parts = self.federation.parts(event, number)
-        return parts, Cohort.join_trained(parts)
-
-    def step_together(self, event: Event, cohorts: Sequence[Cohort]) -> None:
-        """The servers that are due step, each in its process; here they are mixed."""
-        federation, number, servers = self.federation, self.rounds_done + 1, event.servers
-        ids = [server.id for server in servers]
-        federation.tell(ids, {"number": number})
-        for _ in range(self.iterations):
-            answers = federation.collect(event)
-            for server in servers:
-                server.load_model(answers[server.id]["model"])
-            federation.mix(event)
-            for server in servers:
-                self.crew.send(server.id, {"model": server.model})
-        answers = federation.collect(event)
-        for server, cohort in zip(servers, cohorts, strict=True):
-            take_over(server, answers[server.id]["stepped"])
-            vars(cohort).update(answers[server.id]["cohort"])
-        federation.tell(ids, {"count": True})
-        self.keep(cohorts)
 
     def record(self, cohort: Cohort, seconds: list[float]) -> None:
         """How long a server's round took, and each client of it."""

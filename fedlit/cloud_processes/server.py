@@ -7,19 +7,22 @@ end       what it has become goes to the coordinator, which lets the round count
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from fedlit.assembly import RoundParts
 from fedlit.clock import Clock
 from fedlit.cloud_processes.base import PartLoop
 from fedlit.cloud_processes.client import request_of
 from fedlit.cloud_processes.plan import COORDINATOR, Part
 from fedlit.cloud_processes.wire import Message, Wire
 from fedlit.cohort import Cohort
-from fedlit.federation import Event, Federation
+from fedlit.federation import Federation
+from fedlit.flat import FlatEvent, FlatProtocol
+from fedlit.gathering import Gathering
 from fedlit.params import clone
-from fedlit.server.cloud import Cloud
 from fedlit.server.server import Server, Snapshot
 from fedlit.training import Training
 
@@ -43,49 +46,70 @@ class Link:
         return answer
 
 
-class ServerFederation(Federation):
-    """A federation as one of its servers sees it: itself, and a coordinator that mixes."""
+@dataclass(frozen=True, eq=False)
+class OwnEvent(FlatEvent):
+    """A round of this server, which the coordinator lets it step in, mixes, and lets count."""
 
-    def __init__(self, server: Server, cloud: Cloud | None, seed: int, link: Link) -> None:
-        super().__init__([server], cloud, seed)
-        self.link = link
+    protocol: "OwnProtocol"
 
-    def earliest(self) -> Event:
-        """Its own next step; when that is, is for the coordinator to say."""
-        return Event(0.0, list(self.servers))
+    @property
+    def iterations(self) -> int:
+        """K_z."""
+        return self.protocol.iterations
 
-    def mix(self, event: Event) -> None:
+    def mix(self, iteration: int) -> None:
         """The coordinator does."""
-        [server] = event.servers
-        server.load_model(self.link.ask({"model": server.model})["model"])
+        [server] = self.servers
+        server.load_model(self.protocol.link.ask({"model": server.model})["model"])
 
-    def count(self, event: Event, number: int) -> None:
+    def finish(self, number: int) -> None:
         """The round counts once the coordinator says so."""
-        [server] = event.servers
-        cohort, now = self._waiting[server.id], server.snapshot()
-        kept = {name: getattr(cohort, name) for name in ("state", "memory", "weights", "sent_bytes")}
+        [server] = self.servers
+        now = server.snapshot()
+        kept = {name: getattr(self.cohort, name) for name in ("state", "memory", "weights", "sent_bytes")}
         became = {"model": now.model, "optimizer": now.optimizer, "callbacks": now.callbacks}
-        self.link.ask({"stepped": became, "cohort": kept})
-        super().count(event, number)
+        self.protocol.link.ask({"stepped": became, "cohort": kept})
+        super().finish(number)
 
 
-class ClientsTraining(Training):
-    """Lets client processes train.
+class OwnProtocol(FlatProtocol):
+    """A federation as one of its servers sees it: itself, and a coordinator that mixes.
 
     Args:
-        training: what measures risks here, and would train here.
-        workers: the client processes of this server.
+        server: this one.
+        iterations: K_z: how often it mixes and steps in a round.
         link: the way to the coordinator.
-        arrivals: the clock and the seed by which clients show up, where that is waited for.
     """
 
-    def __init__(
-        self, training: Training, workers: Sequence[Part], link: Link, arrivals: tuple[Clock, int] | None
-    ) -> None:
-        vars(self).update(vars(training))
-        self.workers = workers
+    def __init__(self, server: Server, iterations: int, link: Link) -> None:
+        super().__init__(Federation([server]))
+        self.iterations = iterations
         self.link = link
-        self.arrivals = arrivals
+
+    def next_event(self, gathering: Gathering) -> OwnEvent:
+        """Its own next step; when that is, is for the coordinator to say."""
+        event = super().next_event(gathering)
+        return OwnEvent(self, event.servers, 0.0, event.cohort)
+
+
+@dataclass(frozen=True)
+class ClientsTraining(Training):
+    """Lets client processes train."""
+
+    workers: Sequence[Part]
+    """The client processes of this server."""
+    link: Link
+    """The way to the coordinator."""
+    arrivals: tuple[Clock, int] | None
+    """The clock and the seed by which clients show up, where that is waited for."""
+
+    @classmethod
+    def of(
+        cls, training: Training, workers: Sequence[Part], link: Link, arrivals: tuple[Clock, int] | None
+    ) -> "ClientsTraining":
+        """The same training, elsewhere; risks are still measured here."""
+        given = {own.name: getattr(training, own.name) for own in fields(training)}
+        return cls(**given, workers=workers, link=link, arrivals=arrivals)
 
     def train(self, cohorts: Sequence[Cohort]) -> Cohort:
         """The clients of this server; returns when the coordinator lets it step."""
@@ -112,20 +136,18 @@ class ClientsTraining(Training):
 class ServerLoop(PartLoop):
     """One advance() is one round of this server."""
 
-    def open_servers(self) -> list[torch.optim.Optimizer]:
-        """This one alone takes part."""
-        optimizers = super().open_servers()
-        everyone, self.link = self.federation, Link(self.wire)
-        own = everyone.servers[self.part.server]
-        self.federation = ServerFederation(own, everyone.cloud, everyone.seed, self.link)
-        return optimizers
+    def create_protocol(self) -> OwnProtocol:
+        """This server alone takes part."""
+        self.link, cloud = Link(self.wire), self.options.cloud
+        server = super().create_protocol().servers[self.part.server]
+        return OwnProtocol(server, 1 if cloud is None else cloud.iterations, self.link)
 
-    def setup_data(self) -> None:
+    def assemble(self) -> RoundParts:
         """Client processes train."""
-        super().setup_data()
-        clock = self.options.clock if self.plan.pace == "real" else None
+        parts, clock = super().assemble(), self.options.clock if self.plan.pace == "real" else None
         arrivals = None if clock is None else (clock, self.options.seed)
-        self.training = ClientsTraining(self.training, self.plan.workers_of(self.part.server), self.link, arrivals)
+        workers = self.plan.workers_of(self.part.server)
+        return replace(parts, training=ClientsTraining.of(parts.training, workers, self.link, arrivals))
 
     def on_run_start(self) -> None:
         """The coordinator says where the run begins: a resumed one in the middle."""

@@ -198,15 +198,15 @@ class Cloud(Recorded):
             f"trainer.cloud.first is {self.first}, but there are {self.servers} servers. Give 1 to {self.servers}.",
         )
         require(
-            self.together > 1 or self.servers == 1,
+            self.servers_per_step > 1 or self.servers == 1,
             f"trainer.cloud.first is 1 of {self.servers} servers: each would step alone, and they would never learn of "
             "each other. Give 2 or more.",
         )
         require(self.iterations >= 1, f"trainer.cloud.iterations is {self.iterations}; give 1 or more.")
-        self.mixing.check(self.servers, self.together)
+        self.mixing.check(self.servers, self.servers_per_step)
 
     @property
-    def together(self) -> int:
+    def servers_per_step(self) -> int:
         """B."""
         return self.servers if self.first is None else self.first
 

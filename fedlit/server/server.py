@@ -119,6 +119,11 @@ class Server:
             if name not in fixed:
                 buffer.copy_(buffers[name])
 
+    def begin_round(self, time_s: float, number: int) -> None:
+        """It has stepped, in the run's round of this number; its next round begins at this simulated time."""
+        self.rounds += 1
+        self.started, self.stepped = time_s, number
+
     def latest_models(self, cohort: Cohort, state: str = "local") -> Params:
         """The mean of the last models of ALL clients, this round's included; z^0 for those that never trained."""
         current = cohort.params if state == "local" else cohort.model(state)
