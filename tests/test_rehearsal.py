@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fedlit import Buffer, Clock, Cloud, Constant, Exponential, FedAvg, FederatedTrainer, Latency, Trace
+from fedlit.buffered import BufferedEvent
 from fedlit.clock.distributions import Seconds
 from fedlit.cohort import Cohort
 from fedlit.errors import ConfigError
-from fedlit.federation import Event
 from fedlit.loop import FederatedLoop
+from fedlit.protocol import Event
 from fedlit.rehearsal import rehearse
 from fedlit.server.base import ServerCallback
 from fedlit.server.optimizers import SGD
@@ -74,7 +75,7 @@ def rehearsed(trainer: FederatedTrainer) -> list[Event]:
 
 
 def reporters(event: Event) -> list[int]:
-    assert event.filling is not None
+    assert isinstance(event, BufferedEvent)
     return sorted(report.client for report in event.filling.reports)
 
 
@@ -82,7 +83,7 @@ def reporters(event: Event) -> list[int]:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_rehearsal_has_the_events_of_the_run(tmp_path: Path, protocol: str, seconds: str) -> None:
     trainer, events = fitted(protocol, DRAWN if seconds == "drawn" else recorded(tmp_path))
-    found = [(event.time, [server.id for server in event.servers]) for event in rehearsed(trainer)]
+    found = [(event.time_s, [server.id for server in event.servers]) for event in rehearsed(trainer)]
     assert found == [(time, servers) for time, servers, _ in events]
     assert len({time for time, _ in found}) > 3
 
