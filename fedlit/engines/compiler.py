@@ -6,11 +6,12 @@ import hashlib
 import inspect
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
 from typing import Any
@@ -54,8 +55,29 @@ def warm_up() -> None:
 
 
 def use_cache_folder() -> None:
-    """Tell torch's compiler where to keep what it builds."""
+    """Tell torch's compiler where to keep what it builds, and that nobody must find half of it there."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
+    build_whole_files()
+
+
+@cache
+def build_whole_files() -> None:
+    """torch lets the C++ compiler write into the cache: what a kill leaves there would be loaded by every later run."""
+    from fedlit.engines.inductor import cpp_builder
+
+    cpp_builder.run_compile_cmd = partial(build_beside, cpp_builder.run_compile_cmd)
+
+
+def build_beside(run: Callable[[str, str], None], command_line: str, cwd: str) -> None:
+    """Run the C++ compiler so that its output appears at once; torch holds a lock on it."""
+    words = shlex.split(command_line)
+    place = words.index("-o") + 1
+    made = Path(words[place])
+    for left in made.parent.glob(f"{made.name}.*.part"):
+        left.unlink(missing_ok=True)  # by a killed process
+    part = made.with_name(f"{made.name}.{os.getpid()}.part")
+    run(shlex.join([*words[:place], str(part), *words[place + 1 :]]), cwd)
+    part.replace(made)
 
 
 def cache_folder() -> Path:

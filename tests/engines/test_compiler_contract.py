@@ -2,8 +2,11 @@
 
 import ast
 import errno
+import os
 import re
 import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +38,7 @@ PRIVATE = {
         "torch._inductor.compile",
         "torch._inductor.compile_fx",
         "torch._inductor.config",
+        "torch._inductor.cpp_builder",
         "torch._inductor.cpu_vec_isa.pick_vec_isa",
         "torch._inductor.ir.ComputedBuffer",
         "torch._inductor.ir.ExternKernelOut",
@@ -190,6 +194,31 @@ def test_a_cache_that_cannot_be_written_costs_time_and_a_line(
         assert x.tolist() == expected(0, 4)
     (line,) = [message for message in caplog.messages if "cannot be written" in message]
     assert "FEDLIT_CACHE" in line
+
+
+KILLED_IN_THE_LINKER = """
+import os, sys, torch
+from pathlib import Path
+from fedlit.engines import compiler
+from fedlit.engines.inductor import cpp_builder
+from tests.engines.test_compiler_contract import arguments, decay
+
+def dies(command_line: str, cwd: str) -> None:
+    words = command_line.split()
+    Path(words[words.index("-o") + 1]).write_bytes(b"half")
+    os._exit(9)
+
+cpp_builder.run_compile_cmd = dies
+compiler.compile_program(decay, arguments(0, 4))
+"""
+
+
+@needs_compiler
+def test_a_compiler_that_is_killed_leaves_nothing_that_a_later_run_would_load(tmp_path: Path) -> None:
+    at_hand = os.environ | {"FEDLIT_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", KILLED_IN_THE_LINKER], env=at_hand, check=False)
+    assert ended.returncode == 9
+    assert not list(tmp_path.rglob("*.so"))
 
 
 @pytest.fixture
