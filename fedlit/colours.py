@@ -23,7 +23,9 @@ TONES = (
 )
 """Told apart by people with any colour vision, and dark or light enough for their background."""
 DASHES = 5
-"""Forms of a line: solid, and so many less one that are dashed. With the tones, thirty groups can be told apart."""
+"""Forms of a line: solid, and so many less one that are dashed."""
+DIFFERENT = len(TONES) * DASHES
+"""So many groups can be told apart."""
 _HOMES = (
     *("FedAvg", "FedBC", "FedProx", "Scaffold", "PFedMe", "FedBCD"),
     *("Centralized", "PerFedBC", "FedFor", "PerFedAvg", "Ditto", "FedBCDI"),

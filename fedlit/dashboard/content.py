@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlit.catalogue import MEASURES, METRICS, MODELS, RECORD_COLUMNS, is_record_column, metric, state_label
-from fedlit.colours import Look, looks_of
+from fedlit.colours import DIFFERENT, Look, looks_of
 from fedlit.dashboard.datasets import DataSet, datasets_of
 from fedlit.dashboard.packing import packed, spread
+from fedlit.dashboard.ranking import ranks_of
 from fedlit.errors import RunError
 from fedlit.measure import Measure
 from fedlit.results import Group, Run, group_runs
@@ -100,15 +101,25 @@ def words_of(measure: Measure) -> dict[str, str]:
 
 def describe_groups(dataset: DataSet) -> list[dict[str, Any]]:
     """The groups of a data set without their runs. No chart has those of two, so each has the looks it has alone."""
-    looks = looks_of([group.algorithm for group in dataset.groups])
-    return [describe_group(group, dataset.name, look) for group, look in zip(dataset.groups, looks, strict=True)]
+    ranks = ranks_of(dataset.groups)
+    told = zip(dataset.groups, looks_for([group.algorithm for group in dataset.groups], ranks), ranks, strict=True)
+    return [describe_group(group, dataset.name, look, rank) for group, look, rank in told]
 
 
-def describe_group(group: Group, data: str, look: Look) -> dict[str, Any]:
+def looks_for(algorithms: Sequence[str], ranks: Sequence[int]) -> list[Look]:
+    """A report's looks; where there are more groups than looks, those of a chart's first lines differ all the same."""
+    if len(algorithms) <= DIFFERENT:
+        return looks_of(algorithms)
+    best_first = sorted(range(len(ranks)), key=lambda number: ranks[number])
+    looks = looks_of([algorithms[number] for number in best_first])
+    return [looks[rank] for rank in ranks]
+
+
+def describe_group(group: Group, data: str, look: Look, rank: int) -> dict[str, Any]:
     """A group without its runs; the values of options are texts, as a reader and a filter need them."""
     options = {name: str(value) for name, value in group.options.items() if value is not None}
     named = {"label": group.label, "algorithm": group.algorithm, "data": data, "options": options}
-    return named | {"look": asdict(look)}
+    return named | {"look": asdict(look), "rank": rank}
 
 
 def run_names(runs: Sequence[Run]) -> list[str]:

@@ -6,11 +6,12 @@ import hashlib
 import inspect
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
 from typing import Any
@@ -23,12 +24,15 @@ from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
 from fedlit.engines.lean import lean_wrapper, written_out
 from fedlit.engines.operators import cxx, load_operators
 from fedlit.engines.products import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
+from fedlit.errors import RunError
 from fedlit.places import cache_home
 
 log = logging.getLogger("fedlit")
 
 BUILDERS = (__file__, convolution.__file__, lean.__file__, lean.HEADER, products.__file__)
 """Files that decide what a graph is compiled to."""
+ROOM = 32 << 20
+"""Bytes: more than what one run compiles."""
 
 
 def missing_compiler() -> str | None:
@@ -41,23 +45,49 @@ def missing_compiler() -> str | None:
 def warm_up() -> None:
     """Import what compiling needs and try the processor's vector instructions: processes that are forked then need not.
 
-    It starts no thread.
+    It starts no thread. Where programs cannot be kept, each process says so and has a folder of its own.
     """
     from fedlit.engines.inductor import pick_vec_isa
 
-    if missing_compiler() is None:
+    if missing_compiler() is None and refusal(programs_folder()) is None:
         use_cache_folder()
         pick_vec_isa()
 
 
 def use_cache_folder() -> None:
-    """Tell torch's compiler where to keep what it builds."""
+    """Tell torch's compiler where to keep what it builds, and that nobody must find half of it there."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
+    build_whole_files()
+
+
+@cache
+def build_whole_files() -> None:
+    """torch lets the C++ compiler write into the cache: what a kill leaves there would be loaded by every later run."""
+    from fedlit.engines.inductor import cpp_builder
+
+    cpp_builder.run_compile_cmd = partial(build_beside, cpp_builder.run_compile_cmd)
+
+
+def build_beside(run: Callable[[str, str], None], command_line: str, cwd: str) -> None:
+    """Run the C++ compiler so that its output appears at once; torch holds a lock on it."""
+    words = shlex.split(command_line)
+    place = words.index("-o") + 1
+    made = Path(words[place])
+    for left in made.parent.glob(f"{made.name}.*.part"):
+        left.unlink(missing_ok=True)  # by a killed process
+    part = made.with_name(f"{made.name}.{os.getpid()}.part")
+    run(shlex.join([*words[:place], str(part), *words[place + 1 :]]), cwd)
+    part.replace(made)
 
 
 def cache_folder() -> Path:
-    """Where compiled programs are kept between runs; torch's key of a program does not know who wrote its C++."""
-    return writable(cache_home() / f"inductor-{builders_key()}")
+    """Where compiled programs are kept."""
+    return writable(programs_folder())
+
+
+def programs_folder() -> Path:
+    """Where they are kept between runs; torch's key of a program does not know who wrote its C++."""
+    return cache_home() / f"inductor-{builders_key()}"
 
 
 @cache
@@ -69,18 +99,69 @@ def builders_key() -> str:
 @cache
 def writable(folder: Path) -> Path:
     """The folder, or one for this process alone where it cannot be written: a cache may cost time, and no run."""
+    reason = refusal(folder)
+    if reason is None:
+        return folder
+    log.warning(
+        f"{folder} cannot be written ({reason}): programs are compiled anew in every run. Give a folder "
+        f"that can be written, with {ROOM >> 20} MB free, in FEDLIT_CACHE."
+    )
+    return own_folder()
+
+
+def own_folder() -> Path:
+    """A folder for this process alone, which goes with it."""
+    try:
+        own = Path(mkdtemp(prefix="fedlit-"))
+    except OSError as error:
+        reason: str | None = error.strerror
+    else:
+        atexit.register(shutil.rmtree, own, ignore_errors=True)
+        reason = refusal(own)
+        if reason is None:
+            return own
+    raise RunError(
+        f"Programs cannot be compiled: there is no room for them in FEDLIT_CACHE nor among temporary files ({reason}). "
+        f"Free {ROOM >> 20} MB and continue with --resume, or take --trainer.engine sequential for a new run."
+    )
+
+
+def refusal(folder: Path) -> str | None:
+    """Why programs cannot be kept in the folder, which is made, or None.
+
+    Room is asked for before torch tries what the processor can do: it takes a test that does not fit for an
+    instruction that does not exist, and the program would have other bits.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return folder
+        with TemporaryFile(dir=folder) as file:
+            reserve(file.fileno())
     except OSError as error:
-        log.warning(
-            f"{folder} cannot be written ({error.strerror}): programs are compiled anew in every run. Give a folder "
-            "that can be written in FEDLIT_CACHE."
-        )
-    own = mkdtemp(prefix="fedlit-")
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    return Path(own)
+        return error.strerror
+    return None
+
+
+def reserve(file: int) -> None:
+    """Take as much of the disk as programs need."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, ROOM)
+    else:  # macOS
+        os.write(file, bytes(ROOM))
+
+
+@contextmanager
+def room_explained() -> Iterator[None]:
+    """Whatever the compiler says when its folder became full meanwhile, it is that."""
+    try:
+        yield
+    except Exception as error:
+        reason = refusal(cache_folder())
+        if reason is None:
+            raise
+        raise RunError(
+            f"{cache_folder()} cannot be written ({reason}), so a program could not be compiled. Free some space, or "
+            "give another folder in FEDLIT_CACHE; then continue with --resume."
+        ) from error
 
 
 def repeat_while(
@@ -143,7 +224,7 @@ def compile_program(
     inductor.config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
     table = stand_ins(beside=not direct_convolution)
     table |= direct_decompositions() if direct_convolution else {}
-    with torch.no_grad(), lean_loops():
+    with torch.no_grad(), lean_loops(), room_explained():
         graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
         prepare_products(graph)
         if direct_convolution:

@@ -7,7 +7,7 @@ is needed: importing torch's compiler takes seconds.
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._higher_order_ops.while_loop import while_loop_op
-from torch._inductor import compile, compile_fx, config
+from torch._inductor import compile, compile_fx, config, cpp_builder
 from torch._inductor.codegen.common import device_codegens, init_backend_registration
 from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
 from torch._inductor.codegen.wrapper import EnterSubgraphLine, ExitSubgraphLine
@@ -30,6 +30,7 @@ __all__ = [
     "compile",
     "compile_fx",  # what `compile` imports when it is called
     "config",
+    "cpp_builder",
     "device_codegens",
     "fx_graph_cse",
     "init_backend_registration",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from fedlit.errors import RunError
+from fedlit.errors import RunError, explained
 from fedlit.experiments.seat import Seat
 from fedlit.results import read_json
 from fedlit.run import RunFolder
@@ -121,13 +121,13 @@ def start(job: Job, seat: Seat) -> Process | None:
 
     The log is locked for as long as the process lives, even if the one that started it is killed.
     """
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    log = job.log.open("ab")
-    if not locked(log):
-        log.close()
-        return None
-    log.write(f"$ {job.command} --run {shlex.quote(str(job.folder))} --resume\n".encode())
-    log.flush()
+    with explained(job.log):
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        log = job.log.open("ab", buffering=0)
+        if not locked(log):
+            log.close()
+            return None
+        log.write(f"$ {job.command} --run {shlex.quote(str(job.folder))} --resume\n".encode())
     seat.start(["fit", *job.arguments, "--run", str(job.folder), "--resume"], log)
     return Process(job, log, seat, log.tell())
 

@@ -63,15 +63,20 @@ def test_chips_choose_data_sets(page: Page, mixed: Path) -> None:
     assert page.texts("figcaption .data") == [HARD, MILD]
 
 
-def test_every_group_is_in_the_legend_however_many_there_are(page: Page, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("press", "count"), [([], 12), (["#runs-all"], 40)])
+def test_every_group_that_is_drawn_is_in_the_legend_however_many_there_are(
+    page: Page, tmp_path: Path, press: list[str], count: int
+) -> None:
     for number in range(40):
         make_run(tmp_path / str(number), "FedBC", rounds=1, clients=1, lr=number / 100, tolerance=1000 + number)
     write_dashboard(find_runs([tmp_path]), tmp_path / "page.html")
     page.open(tmp_path / "page.html")
-    box = page.one("#legend").rect
+    for button in press:
+        page.click(button)
+    top, height = page.one("#legend").rect["y"], page.js("return document.getElementById('legend').scrollHeight")
     buttons = [button.rect for button in page.find("#legend button")]
-    assert len(buttons) == 40
-    assert all(button["y"] + button["height"] <= box["y"] + box["height"] + 1 for button in buttons)
+    assert len(buttons) == len(page.legend()) == count
+    assert all(button["y"] + button["height"] <= top + height + 1 for button in buttons)
 
 
 def test_an_algorithm_has_its_colour_in_every_data_set(page: Page, mixed: Path) -> None:

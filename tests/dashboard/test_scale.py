@@ -42,3 +42,45 @@ def test_many_runs_of_500_rounds_and_100_clients_stay_usable(page: Page, tmp_pat
     page.click("#tab-users")
     assert len(page.column(1)) == 100
     assert "of the 501 evaluated rounds" in page.texts(".note")[-1]
+
+
+@pytest.fixture(scope="module")
+def forty_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Group k has the learning rate k; its final accuracy falls with k."""
+    folder = tmp_path_factory.mktemp("groups")
+    for number in range(40):
+        run = make_run(folder / f"run-{number:02}", "FedAvg", seed=0, rounds=3, clients=2, lr=number)
+        (run / "metrics.csv").write_text(f"round,global/acc\n0,0.1\n3,{0.9 - number / 100}\n")
+    write_dashboard(find_runs([folder]), folder / "page.html")
+    return folder / "page.html"
+
+
+def test_of_many_groups_the_best_twelve_are_drawn_and_the_page_says_so(page: Page, forty_groups: Path) -> None:
+    page.open(forty_groups)
+    assert len(page.lines()) == 12
+    assert page.texts("#legend button") == [f"FedAvg lr={number}" for number in range(12)]
+    assert page.texts("#run-count") == ["12 of 40"]
+    assert page.texts("#legend p")[0].startswith("12 groups of 40, those with the best global values at the end.")
+
+
+def test_lines_that_are_drawn_first_differ_where_there_are_more_groups_than_looks(
+    page: Page, forty_groups: Path
+) -> None:
+    page.open(forty_groups)
+    script = "return [...document.querySelectorAll('#legend button svg')].map(swatch => swatch.outerHTML)"
+    assert len(set(page.js(script))) == 12
+
+
+def test_a_filter_draws_the_best_of_what_passes(page: Page, forty_groups: Path) -> None:
+    page.open(forty_groups, "filter=lr%3D3")
+    assert page.texts("#legend button") == [f"FedAvg lr={number}" for number in (3, *range(30, 40))]
+    assert len(page.lines()) == 11
+
+
+def test_all_groups_can_be_drawn_and_the_legend_leaves_room_for_the_charts(page: Page, forty_groups: Path) -> None:
+    page.open(forty_groups)
+    page.click("#runs-all")
+    assert len(page.lines()) == 40
+    assert page.js("return document.getElementById('legend').offsetHeight") < 200
+    page.reload()
+    assert len(page.lines()) == 40

@@ -1,7 +1,12 @@
 """Private names of torch that fedlit relies on, each with its behaviour: a new torch fails here first."""
 
 import ast
+import errno
+import os
 import re
+import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +22,8 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fedlit
-from fedlit.engines.compiler import compile_program, entry_address, missing_compiler, repeat_while
+from fedlit.engines.compiler import compile_program, entry_address, missing_compiler, repeat_while, writable
+from fedlit.errors import RunError
 
 ROOT = Path(fedlit.__file__).parent
 PRIVATE = {
@@ -32,6 +38,7 @@ PRIVATE = {
         "torch._inductor.compile",
         "torch._inductor.compile_fx",
         "torch._inductor.config",
+        "torch._inductor.cpp_builder",
         "torch._inductor.cpu_vec_isa.pick_vec_isa",
         "torch._inductor.ir.ComputedBuffer",
         "torch._inductor.ir.ExternKernelOut",
@@ -187,6 +194,76 @@ def test_a_cache_that_cannot_be_written_costs_time_and_a_line(
         assert x.tolist() == expected(0, 4)
     (line,) = [message for message in caplog.messages if "cannot be written" in message]
     assert "FEDLIT_CACHE" in line
+
+
+KILLED_IN_THE_LINKER = """
+import os, sys, torch
+from pathlib import Path
+from fedlit.engines import compiler
+from fedlit.engines.inductor import cpp_builder
+from tests.engines.test_compiler_contract import arguments, decay
+
+def dies(command_line: str, cwd: str) -> None:
+    words = command_line.split()
+    Path(words[words.index("-o") + 1]).write_bytes(b"half")
+    os._exit(9)
+
+cpp_builder.run_compile_cmd = dies
+compiler.compile_program(decay, arguments(0, 4))
+"""
+
+
+@needs_compiler
+def test_a_compiler_that_is_killed_leaves_nothing_that_a_later_run_would_load(tmp_path: Path) -> None:
+    at_hand = os.environ | {"FEDLIT_CACHE": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", KILLED_IN_THE_LINKER], env=at_hand, check=False)
+    assert ended.returncode == 9
+    assert not list(tmp_path.rglob("*.so"))
+
+
+@pytest.fixture
+def files_stay_small() -> Iterator[None]:
+    """As on a full disk: what is longer cannot be written."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@needs_compiler
+def test_a_program_for_which_there_is_no_room_is_refused_in_one_paragraph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_stay_small: None
+) -> None:
+    monkeypatch.setenv("FEDLIT_CACHE", str(tmp_path))
+    with pytest.raises(RunError, match=r"no room .* \(File too large\)\. Free 32 MB and continue with --resume"):
+        compile_program(decay, arguments(0, 4))
+
+
+@needs_compiler
+def test_a_full_cache_is_replaced_by_a_folder_that_goes_with_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried = iter(["No space left on device", None])
+    monkeypatch.setattr("fedlit.engines.compiler.refusal", lambda folder: next(tried))
+    assert writable(tmp_path).name.startswith("fedlit-")
+    assert f"{tmp_path} cannot be written (No space left on device)" in caplog.text
+
+
+@needs_compiler
+def test_a_folder_that_became_full_while_a_program_was_compiled_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDLIT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored at the end: compile_program sets it
+    tried = iter([None, "No space left on device"])
+    monkeypatch.setattr("fedlit.engines.compiler.refusal", lambda folder: next(tried))
+    monkeypatch.setattr("fedlit.engines.inductor.compile", no_space)
+    with pytest.raises(RunError, match=r"inductor-\w+ cannot be written \(No space left on device\)"):
+        compile_program(decay, arguments(0, 4))
+
+
+def no_space(*args: object, **options: object) -> None:
+    raise RuntimeError("g++ failed") from OSError(errno.ENOSPC, "No space left on device")
 
 
 @needs_compiler

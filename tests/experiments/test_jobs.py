@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedlit.errors import RunError
 from fedlit.experiments.jobs import Job, locked, reason_of, rounds_done, share_cores, start
 from fedlit.experiments.seat import Seat, on_cores
 
@@ -80,6 +81,12 @@ def test_the_share_that_is_done_lies_between_0_and_1(tmp_path: Path, rounds: int
     job.folder.mkdir()
     (job.folder / "metrics.csv").write_text(f"round\n{rounds}\n")
     assert job.share_done() == min(rounds / 10, 1.0)
+
+
+def test_a_log_for_which_the_disk_has_no_room_is_named_in_one_paragraph(tmp_path: Path) -> None:
+    job_in(tmp_path).log.symlink_to("/dev/full")
+    with pytest.raises(RunError, match=r"\.log cannot be written: the disk is full\. Free some space"):
+        start(job_in(tmp_path), Seat([0]))
 
 
 def test_the_command_can_be_typed() -> None:

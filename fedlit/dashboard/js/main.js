@@ -5,7 +5,7 @@ import { page, readPage } from "./data.js";
 import { byId, counted, html, swatch } from "./dom.js";
 import { showFinals } from "./finals.js";
 import { showPairs } from "./pairs.js";
-import { chosenRuns, isMixed, passes, ticked, withTicks } from "./selection.js";
+import { chosenRuns, isMixed, offeredGroups, passes, ticked, withTicks } from "./selection.js";
 import { buildSidebar, updateSidebar } from "./sidebar.js";
 import { change, onChange, readState, state, zoomed } from "./state.js";
 import { hideTip } from "./tip.js";
@@ -132,15 +132,21 @@ function hint() {
   return (state.smooth > 1 ? lines : "Drag across a chart to zoom.") + told;
 }
 
-/** Groups that pass the filters; a pressed one is drawn. The buttons are only replaced if they are others. */
+/** Groups that are offered; a pressed one is drawn. The buttons are only replaced if they are others. */
 function updateLegend() {
   const legend = byId("legend");
-  const groups = page.groups.filter((group) => group.runs.some(passes));
-  const wanted = groups.map((group) => group.number).join();
+  const { offered, hidden } = offeredGroups();
+  const wanted = [hidden, ...offered.map((group) => group.number)].join();
   if (legend.dataset.groups !== wanted)
-    legend.replaceChildren(...page.datasets.flatMap((data) => legendOf(data, groups)));
+    legend.replaceChildren(...page.datasets.flatMap((data) => legendOf(data, offered)), ...notOffered(offered, hidden));
   legend.dataset.groups = wanted;
-  legend.querySelectorAll("button").forEach((button, at) => button.setAttribute("aria-pressed", isDrawn(groups[at])));
+  legend.querySelectorAll("button").forEach((button, at) => button.setAttribute("aria-pressed", isDrawn(offered[at])));
+}
+
+function notOffered(offered, hidden) {
+  if (!hidden) return [];
+  const best = `${counted(offered.length, "group")} of ${offered.length + hidden}, those with the best global values`;
+  return [html("p", { class: "muted", text: `${best} at the end. Filter, tick others under Runs, or press All there.` })];
 }
 
 /** The groups of a data set, behind its name where there are several. */

@@ -3,6 +3,7 @@
 import { page } from "./data.js";
 import { state } from "./state.js";
 
+const MOST_GROUPS = 12; // of a data set that are drawn until the reader ticks others: more cannot be told apart
 const USUAL = (name) => [`global/${name}`, "global/loss", `personal/${name}`, `users/${name}_var`];
 
 /** What to say where nothing can be drawn. */
@@ -31,8 +32,30 @@ function searchText(run, group) {
   return run.searchText;
 }
 
+let first = { filters: null, groups: new Set() };
+
+/** The numbers of the groups that are drawn until the reader ticks others: those that pass, of many the best. */
+function firstGroups() {
+  const filters = JSON.stringify([state.filter, state.data, state.algorithm, state.seed]);
+  if (first.filters !== filters) first = { filters, groups: new Set(page.datasets.flatMap(bestOf)) };
+  return first.groups;
+}
+
+function bestOf(data) {
+  const passing = page.groups.filter((group) => group.data === data && group.runs.some(passes));
+  const ranked = passing.toSorted((one, other) => one.rank - other.rank);
+  return ranked.slice(0, MOST_GROUPS).map((group) => group.number);
+}
+
 /** Whether a run is ticked. */
-export const ticked = (run) => !state.off.includes(run.key);
+export const ticked = (run) => (state.off ? !state.off.includes(run.key) : firstGroups().has(run.group));
+
+/** The groups that pass the filters and are offered above the charts; all but those that many better ones hide. */
+export function offeredGroups() {
+  const passing = page.groups.filter((group) => group.runs.some(passes));
+  const offered = passing.filter((group) => firstGroups().has(group.number) || group.runs.some(ticked));
+  return { offered, hidden: passing.length - offered.length };
+}
 
 /** The runs that are drawn. */
 export const chosenRuns = () => page.runs.filter((run) => ticked(run) && passes(run));
@@ -46,9 +69,12 @@ export const ofData = (runs, data) => runs.filter((run) => page.groups[run.group
 /** Tick or untick these runs. */
 export function withTicks(runs, on) {
   const keys = new Set(runs.map((run) => run.key));
-  const others = state.off.filter((key) => !keys.has(key));
-  return { off: on ? others : [...others, ...keys] };
+  const others = (state.off ?? usuallyOff()).filter((key) => !keys.has(key));
+  const off = on ? others : [...others, ...keys];
+  return { off: String(off.toSorted()) === String(usuallyOff().toSorted()) ? null : off };
 }
+
+const usuallyOff = () => page.runs.filter((run) => !firstGroups().has(run.group)).map((run) => run.key);
 
 /** The metrics that are drawn, in the order of the catalogue. */
 export function chosenMetrics() {

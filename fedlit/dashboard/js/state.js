@@ -18,7 +18,7 @@ const FIELDS = {
   data: list([], "\n"), // none chosen: all; names of data sets may have commas
   algorithm: list([]),
   seed: list([]),
-  off: list([]), // keys of runs that are not ticked
+  off: list(null), // keys of runs that are not ticked; null: the best groups are
   metrics: list(null), // null: the usual ones
   mode: text("mean"),
   x: text("round"), // a key of an axis; `xAxis` reads it
