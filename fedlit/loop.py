@@ -28,6 +28,7 @@ from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.divergence import check_divergence, check_servers
+from fedlit.engines.base import Engine
 from fedlit.engines.choose import (
     Choice,
     Room,
@@ -41,6 +42,7 @@ from fedlit.engines.choose import (
 from fedlit.engines.device import Device
 from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
+from fedlit.engines.ladder import Ladder
 from fedlit.errors import located
 from fedlit.evaluate import threads
 from fedlit.federation import Event, Federation
@@ -436,6 +438,7 @@ class FederatedLoop(_FitLoop):
         self.gathering = Gathering(client, self.population, options, self.profile)
         self.ranks.profile = self.profile
         self._place_states()
+        is_resumed = self.choice is not None
         if self.choice is None:
             with self.device.client_at_home(client):
                 self.choice = self.ranks.same(self._choose())
@@ -447,10 +450,11 @@ class FederatedLoop(_FitLoop):
         self.best.measure = client.task.first
         forward = make_forward(self.choice, client, data.plain_rows, self.device, self.ranks)
         self.measuring = Measuring(client, data, models, self.measures, self.ranks, self.device, forward)
-        engine = make_engine(self.choice, options.seed, data.rows, self.device)
-        engine.tally = self.tally
-        if self.ranks.size > 1:
-            engine = DistributedEngine(engine, self.ranks)
+        engine = (
+            Ladder(self.choice, self._engine, self.ranks, self._go_on_with, is_resumed=is_resumed)
+            if self.choice.compiled
+            else self._engine(self.choice)
+        )
         self.training = Training(client, self.population, self.gathering, engine, self.measuring.evaluator, needs)
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(self.choice.threads)
@@ -463,6 +467,16 @@ class FederatedLoop(_FitLoop):
         if self.folder is not None:
             self.folder.start_metrics(self.history.columns, self.history.numbered())
         self._ready = True
+
+    def _engine(self, choice: Choice) -> Engine:
+        """The engine of a choice, in as many processes as there are."""
+        engine = make_engine(choice, self.options.seed, self.data.rows, self.device)
+        engine.tally = self.tally
+        return DistributedEngine(engine, self.ranks) if self.ranks.size > 1 else engine
+
+    def _go_on_with(self, choice: Choice) -> None:
+        """What checkpoints record from now on."""
+        self.choice = choice
 
     def _place_states(self) -> None:
         """Rows of clients in memory or on disk; what a resumed run has elsewhere is moved."""
