@@ -1,9 +1,9 @@
-"""FederatedLoop: one advance() is one round. The only file that touches Lightning's protected names.
+"""FederatedLoop: one advance() is one round. The only file that touches protected names of Lightning's loops.
 
 It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints find what they expect; one Lightning
 *epoch* is one *round*. A round is a transaction: all that is saved changes together, in `commit`, or not at all. So a
 checkpoint always holds the state at a round's end; one that is asked for inside a round is written at its end.
-`tests/test_loop_contract.py` names every protected name that is used here.
+`tests/test_private_names.py` names every one that is used here, `tests/test_loop_contract.py` says what it must do.
 """
 
 import logging

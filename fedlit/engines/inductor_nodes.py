@@ -3,6 +3,8 @@
 They are apart from `inductor.py`, so that a torch without one of them still compiles programs in its own way.
 """
 
+from typing import Any
+
 import torch
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._inductor.codegen.common import device_codegens, init_backend_registration
@@ -12,6 +14,13 @@ from torch._inductor.ir import ComputedBuffer, ExternKernelOut, FixedLayout, Nop
 from torch._inductor.lowering import lowerings, make_fallback, needs_realized_inputs, register_lowering
 
 TO_COPY = torch.ops.aten._to_copy.default
+
+
+def carried_names(writer: CppWrapperCpu, while_loop: Any) -> list[str]:
+    """How Inductor's writer names what a loop carries."""
+    names: list[str] = writer._get_while_loop_carried_output_names(while_loop)
+    return names
+
 
 __all__ = [
     "TO_COPY",
@@ -23,6 +32,7 @@ __all__ = [
     "FixedLayout",
     "NopKernel",
     "TensorBox",
+    "carried_names",
     "device_codegens",
     "fx_graph_cse",
     "init_backend_registration",

@@ -110,6 +110,7 @@ def lean_wrapper() -> type[Any]:
         EnterSubgraphLine,
         ExitSubgraphLine,
         NopKernel,
+        carried_names,
     )
 
     def size_of(buffer: Any) -> int:
@@ -145,7 +146,7 @@ def lean_wrapper() -> type[Any]:
                 return
             memory = f"{while_loop.get_name()}_memory"
             self.plain |= {condition.graph: memory, body.graph: memory}
-            names = self._get_while_loop_carried_output_names(while_loop)
+            names = carried_names(self, while_loop)
             carried = [f"{name}_carried" for name in names]
             fixed = [f"{memory}_fixed{number}" for number in range(len(while_loop.additional_inputs))]
             given = [buffer.codegen_reference() for buffer in while_loop.carried_inputs]

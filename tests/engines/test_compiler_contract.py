@@ -1,7 +1,5 @@
-"""Private names of torch that fedlit relies on, each with its behaviour: a new torch fails here first."""
+"""What torch's compiler does under its private names (`tests/test_private_names.py`): a new torch fails here first."""
 
-import ast
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,39 +14,7 @@ from torch._inductor import config
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import fedlit
 from fedlit.engines.compiler import compile_program, entry_address, missing_compiler, repeat_while
-
-ROOT = Path(fedlit.__file__).parent
-PRIVATE = {
-    "engines/inductor.py": {
-        "torch._functorch.compile_utils.fx_graph_cse",
-        "torch._higher_order_ops.while_loop.while_loop_op",
-        "torch._inductor.codegen.common.device_codegens",
-        "torch._inductor.codegen.common.init_backend_registration",
-        "torch._inductor.codegen.cpp_wrapper_cpu.CppWrapperCpu",
-        "torch._inductor.codegen.wrapper.EnterSubgraphLine",
-        "torch._inductor.codegen.wrapper.ExitSubgraphLine",
-        "torch._inductor.compile",
-        "torch._inductor.compile_fx",
-        "torch._inductor.config",
-        "torch._inductor.cpu_vec_isa.pick_vec_isa",
-        "torch._inductor.ir.ComputedBuffer",
-        "torch._inductor.ir.ExternKernelOut",
-        "torch._inductor.ir.FixedLayout",
-        "torch._inductor.ir.NopKernel",
-        "torch._inductor.ir.TensorBox",
-        "torch._inductor.lowering.lowerings",
-        "torch._inductor.lowering.make_fallback",
-        "torch._inductor.lowering.needs_realized_inputs",
-        "torch._inductor.lowering.register_lowering",
-        "torch.ops.aten._to_copy",
-        "torch.ops.aten._to_copy.default",
-    },
-    "client.py": {"torch.nn.modules.batchnorm._BatchNorm"},
-    "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
-}
-"""Every private name of torch, by the file that uses it. The base classes of layers have no public name."""
 
 Program = Callable[..., tuple[Tensor, ...]]
 
@@ -76,24 +42,6 @@ def expected(first: int, last: int) -> list[float]:
     return x
 
 
-def private_names(path: Path) -> set[str]:
-    """Full names below torch that a file imports or reads and that have a part with a leading underscore."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    imported = [
-        (alias.asname or alias.name, alias.name) for n in nodes if isinstance(n, ast.Import) for alias in n.names
-    ]
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            imported += [(alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names]
-    chains = [ast.unparse(node).partition(".") for node in nodes if isinstance(node, ast.Attribute)]
-    read = {f"{name}.{rest}" for root, _, rest in chains for known, name in imported if known == root}
-    return {name for name in read | {name for _, name in imported} if is_private(name)}
-
-
-def is_private(name: str) -> bool:
-    return name.startswith("torch.") and any(re.match("_[^_]", word) for word in name.split("."))
-
-
 @pytest.fixture(scope="module")
 def traced() -> GraphModule:
     with torch.no_grad():
@@ -114,11 +62,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def compiled(cache: Path) -> Program:
     """The tiny program, compiled once for all tests."""
     return compile_program(decay, arguments(0, 4))
-
-
-def test_private_names_of_torch_are_exactly_these() -> None:
-    found = {str(path.relative_to(ROOT)): private_names(path) for path in ROOT.rglob("*.py")}
-    assert {path: names for path, names in found.items() if names} == PRIVATE
 
 
 def test_loop_is_one_operator_of_the_traced_program(traced: GraphModule) -> None:
