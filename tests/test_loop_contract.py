@@ -46,7 +46,7 @@ def stock() -> Trainer:
     return trainer
 
 
-# ---- what is replaced -------------------------------------------------------------------------------------------------
+# ---- what is replaced ------------------------------------------------------------------------------------------------
 
 
 def test_launchers_have_the_members_that_the_strategy_uses() -> None:
