@@ -44,8 +44,8 @@ def _eager(choice: Choice) -> Choice:
 
 RUNGS = (
     Rung("programs with fedlit's own loops", "", lambda choice: choice),
-    Rung("programs as torch's compiler writes them", "about 2 times slower on small networks", _inductors),
-    Rung("eager steps", "about 10 times slower on small networks, 2 to 5 on others", _eager),
+    Rung("programs as torch's compiler writes them", "about 2 times slower", _inductors),
+    Rung("eager steps", "about 25 times slower again on the smallest networks and 4 on larger ones", _eager),
 )
 
 
@@ -115,7 +115,7 @@ class Ladder(Engine):
             )
         if self.ranks.is_first:
             log.warning(f"engine: {here.name} cannot be had ({why}). It goes on with {below.name}, {below.cost}.")
-        self.choice = below.of(self.choice)
+        self.choice = replace(below.of(self.choice), why=f"{here.name} cannot be had: {why}")
         self.note(self.choice)
         self.engine = self.make(self.choice)
         self._prepared.clear()
