@@ -18,7 +18,7 @@ TO_COPY = torch.ops.aten._to_copy.default
 
 def carried_names(writer: CppWrapperCpu, while_loop: Any) -> list[str]:
     """How Inductor's writer names what a loop carries."""
-    names: list[str] = writer._get_while_loop_carried_output_names(while_loop)
+    names: list[str] = writer._get_while_loop_carried_output_names(while_loop)  # type: ignore[no-untyped-call]  # torch's
     return names
 
 
