@@ -1,4 +1,8 @@
-"""Has `_torchvision` imported before torchvision is, whoever imports that, and not before it is needed."""
+"""Has `_torchvision` imported before torchvision is, whoever imports that, and not before it is needed.
+
+A plain import of it in fedlit/__init__.py would do the same and take torch's seconds at every `fedlit --help`; one in
+each file that imports Lightning would not help a user's own `import pytorch_lightning` after `import fedlit`.
+"""
 
 import importlib
 import sys

@@ -19,10 +19,12 @@ from fedlit.cloud_protocol import CloudProtocol
 from fedlit.cohort import Cohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
+from fedlit.engines.base import Engine
 from fedlit.engines.choose import Choice, Room, choose, make_engine, make_forward, resumed_request
 from fedlit.engines.device import Device
 from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
+from fedlit.engines.ladder import Ladder
 from fedlit.federation import Federation
 from fedlit.flat import FlatProtocol
 from fedlit.gathering import Gathering, RoundOptions
@@ -128,6 +130,7 @@ class Assembly:
         population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
         gathering = Gathering(client, population, self.options, self.profile)
         self._place_states(gathering, keeps_local)
+        is_resumed = state.choice is not None
         if state.choice is None:
             with self.device.client_at_home(client):
                 state.choice = self.ranks.same(self._choose(gathering, population))
@@ -147,10 +150,9 @@ class Assembly:
             keeps_local=keeps_local,
         )
         measuring = Measuring(client, data, models, self.measures, self.ranks, device, forward)
-        engine = make_engine(choice, self.options.seed, data.rows, device)
-        engine.tally = self.tally
-        if self.ranks.size > 1:
-            engine = DistributedEngine(engine, self.ranks)
+        make = partial(self._engine, device)
+        ladder = partial(Ladder, choice, make, self.ranks, state.record_choice, is_resumed=is_resumed)
+        engine = ladder() if choice.compiled else make(choice)
         return RoundParts(
             client=client,
             protocol=state.protocol,
@@ -163,6 +165,12 @@ class Assembly:
             columns=self._columns(measuring),
             keeps_local_models=keeps_local,
         )
+
+    def _engine(self, device: Device, choice: Choice) -> Engine:
+        """The engine of a choice, in as many processes as there are."""
+        engine = make_engine(choice, self.options.seed, self.data.rows, device)
+        engine.tally = self.tally
+        return DistributedEngine(engine, self.ranks) if self.ranks.size > 1 else engine
 
     def _needs(self) -> frozenset[str]:
         """Of risks and gradients, what anybody reads."""

@@ -1,8 +1,9 @@
-"""FederatedLoop: Lightning's hooks around a `Round`. The only file that touches Lightning's protected names.
+"""FederatedLoop: Lightning's hooks around a `Round`. The only file that touches protected names of Lightning's loops.
 
 It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints find what they expect; one Lightning
 *epoch* is one *round*. A checkpoint always holds the state at a round's end; one that is asked for inside a round is
-written at its end. `tests/test_loop_contract.py` names every protected name that is used here.
+written at its end. `tests/test_private_names.py` names every one that is
+used here, `tests/test_loop_contract.py` says what it must do.
 """
 
 from contextlib import AbstractContextManager

@@ -62,6 +62,10 @@ class RunState:
         """The one server, or a cloud's first."""
         return self.protocol.servers[0]
 
+    def record_choice(self, choice: Choice) -> None:
+        """What checkpoints say of the engine from now on."""
+        self.choice = choice
+
     def at_round_end(self, action: Callable[[], None]) -> None:
         """Run the action now, or, inside a round, as soon as the round is complete."""
         if self.in_round:

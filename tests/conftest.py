@@ -24,6 +24,7 @@ from fedlit import summary
 from fedlit.algorithms import pfedme
 from fedlit.cli import main
 from fedlit.data.picture import draw_partition
+from fedlit.engines.ladder import Ladder
 from fedlit.experiments.seat import Seat
 from tests.cloud_runs import clouds as clouds
 from tests.forked import open_forked
@@ -104,6 +105,16 @@ def call(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Call:
         return Answer(ended.value.code, said.out, said.err)
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def ladder_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test wants to be compiled is compiled as we write it: stepping down would hide that it cannot be."""
+
+    def refuse(self: Ladder, why: str) -> None:
+        raise AssertionError(f"the training stepped down: {why}")
+
+    monkeypatch.setattr(Ladder, "_step_down", refuse)
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class TinyConv(nn.Module):
         return logits
 
 
-def traced_program(program: Callable[..., Any], args: Sequence[Tensor], **_: bool) -> Callable[..., Any]:
+def traced_program(program: Callable[..., Any], args: Sequence[Tensor], **_: Any) -> Callable[..., Any]:
     """In place of `compile_program`: what the compiler is given, run as it stands. The C++ takes ten seconds more."""
     with torch.no_grad():
         return make_fx(program, tracing_mode="fake")(*args)

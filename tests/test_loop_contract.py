@@ -1,42 +1,23 @@
-"""Lightning's protected names that fedlit relies on, each with its shape: a new Lightning fails here first."""
+"""Lightning's protected names, each with its shape: a new Lightning fails here first.
 
-import argparse
-import ast
+`tests/test_private_names.py` lists who uses them.
+"""
+
 import inspect
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer
-from pytorch_lightning.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint, ProgressBar
-from pytorch_lightning.cli import LightningCLI
+from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.loggers.logger import DummyLogger
-from pytorch_lightning.loops import fit_loop
 from pytorch_lightning.loops.fit_loop import _FitLoop
 from pytorch_lightning.strategies import DDPStrategy, launchers
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
-import fedlit
 from fedlit import FedAvg, FederatedTrainer, Softmax
 from tests.problems import run, tiny_net
 
-ROOT = Path(fedlit.__file__).parent
-LAUNCHING = ROOT / "processes" / "strategy.py"
-OTHERS = [path for path in ROOT.rglob("*.py") if path not in (ROOT / "loop.py", LAUNCHING)]
-LIGHTNING = {
-    "_FitLoop",
-    "_batches_that_stepped",
-    "_call_callback_hooks",
-    "_call_lightning_module_hook",
-    "_callback_metrics",
-    "_logger_connector",
-}
-"""Every protected name of Lightning that loop.py uses."""
-LAUNCHERS = {"_MultiProcessingLauncher", "_SubprocessScriptLauncher", "_call_children_scripts"}
-"""Every protected name of Lightning that processes/strategy.py uses; that it replaces `_configure_launcher` is the
-strategy's own way to choose one."""
 OVERRIDDEN = {
     "advance",
     "done",
@@ -52,40 +33,6 @@ OVERRIDDEN = {
 """What FederatedLoop replaces of Lightning's fit loop."""
 
 
-def is_protected(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
-
-
-def protected_names(path: Path) -> set[str]:
-    """Protected names that a file imports from Lightning, or reads from any object without defining them itself."""
-    nodes = list(ast.walk(ast.parse(path.read_text())))
-    attributes = [node for node in nodes if isinstance(node, ast.Attribute)]
-    imports = [
-        f"{node.module}.{alias.name}" for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names
-    ]
-    imports += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    words = {word for name in imports if "lightning" in name.split(".")[0] for word in name.split(".")}
-    own = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    own |= {node.attr for node in attributes if isinstance(node.ctx, ast.Store) and is_self(node.value)}
-    read = {node.attr for node in attributes} - own
-    return {name for name in words | read if is_protected(name)}
-
-
-def lightnings_own_names() -> set[str]:
-    """Protected names of Lightning's modules and of its objects at work, without those of torch and argparse."""
-    trainer = stock_trainer()
-    loops = [trainer.fit_loop, trainer.fit_loop.epoch_loop, trainer.fit_loop.epoch_loop.val_loop]
-    connectors = [value for name, value in vars(trainer).items() if name.endswith("_connector")]
-    kinds = [Callback, Checkpoint, ModelCheckpoint, EarlyStopping, ProgressBar, LightningCLI, LightningDataModule]
-    things = [trainer, *loops, *connectors, *kinds, LightningModule(), call, fit_loop]
-    others = {name for thing in (torch.nn.Module(), argparse.ArgumentParser()) for name in dir(thing)}
-    return {name for thing in things for name in dir(thing) if is_protected(name)} - others
-
-
-def is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
-
-
 def stock_trainer(**options: Any) -> Trainer:
     quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     return Trainer(accelerator="cpu", devices=1, max_epochs=1, enable_model_summary=False, **(quiet | options))
@@ -99,34 +46,13 @@ def stock() -> Trainer:
     return trainer
 
 
-# ---- who uses them ---------------------------------------------------------------------------------------------------
+# ---- what is replaced ------------------------------------------------------------------------------------------------
 
 
-def test_loop_uses_exactly_the_names_of_the_list() -> None:
-    assert protected_names(ROOT / "loop.py") == LIGHTNING
-
-
-def test_strategy_uses_exactly_the_names_of_its_list() -> None:
-    assert protected_names(LAUNCHING) == LAUNCHERS
-    assert all(hasattr(launchers, name) for name in LAUNCHERS if name.endswith("Launcher"))
+def test_launchers_have_the_members_that_the_strategy_uses() -> None:
+    assert hasattr(launchers, "_MultiProcessingLauncher")
     assert hasattr(launchers._SubprocessScriptLauncher, "_call_children_scripts")
     assert hasattr(DDPStrategy, "_configure_launcher")
-
-
-def test_no_other_file_uses_a_protected_name_of_lightning() -> None:
-    theirs = lightnings_own_names()
-    found = {str(path.relative_to(ROOT)): protected_names(path) & theirs for path in OTHERS}
-    assert {path: names for path, names in found.items() if names} == {}
-
-
-def test_names_of_the_list_are_known_as_lightnings_own() -> None:
-    assert lightnings_own_names() >= LIGHTNING
-
-
-def test_scan_sees_imports_and_attributes_but_not_what_a_file_defines_itself(tmp_path: Path) -> None:
-    source = "from lightning import _A\nimport lightning._b\ndef _f(): self._g = trainer._c\nself._g, x._f, x.__d__"
-    (tmp_path / "file.py").write_text(source)
-    assert protected_names(tmp_path / "file.py") == {"_A", "_b", "_c"}
 
 
 def test_loop_replaces_exactly_the_members_of_the_list() -> None:

@@ -1,6 +1,8 @@
 """torchvision beside a CPU-only torch: its operators are declared where its library does not load, and only there."""
 
 import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -74,3 +76,14 @@ def test_torchvision_can_be_imported_after_fedlit() -> None:
 def test_operators_that_torchvision_asks_for_exist() -> None:
     importlib.import_module("torchvision")
     assert torch.ops.torchvision.nms.default
+
+
+@pytest.mark.parametrize("package", ["torchvision", "torchmetrics"])
+def test_an_import_that_failed_before_fedlit_works_after_it(package: str) -> None:
+    """Where torchvision belongs to the torch, neither fails."""
+    lines = [
+        "import contextlib, importlib",
+        f"with contextlib.suppress(RuntimeError): importlib.import_module('{package}')",
+        f"import fedlit, torchvision, {package}",
+    ]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, capture_output=True)

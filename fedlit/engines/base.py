@@ -85,6 +85,9 @@ class Engine:
         """How far `train` is."""
         self._threads = _OneStreamEach()
 
+    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+        """What is done once, before a phase's first `train`; CompilerError where a program cannot be compiled."""
+
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """One local solve of every client.
 

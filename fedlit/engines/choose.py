@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from fedlit.client import Client
 from fedlit.engines.base import Engine, Rows
-from fedlit.engines.compiler import missing_compiler, missing_convolution
+from fedlit.engines.compiler import Loops, missing_compiler, missing_convolution
 from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
 from fedlit.engines.device import Accelerator, Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
@@ -72,6 +72,8 @@ class Choice:
     """Whose convolutions the compiled program has."""
     compiles: Compiles = "loop"
     """What a compiled program is: the loop over a client's steps, or one step."""
+    loops: Loops = "lean"
+    """Whose loops and products a compiled program has."""
     evaluation: Evaluation = "eager"
     """How models are measured."""
     evaluation_why: str = "as it was when this run began"
@@ -82,6 +84,7 @@ class Choice:
         if self.engine == "vectorized":
             parts += [f"{counted(self.lanes, 'lane')} × {counted(self.workers, 'worker')}"]
             parts += [_COMPILED[self.compiles] if self.compiled else "eager"]
+            parts += ["loops of torch's compiler"] if self.loops == "inductor" else []
         parts += ["direct convolutions"] if self.convolution == "direct" else []
         parts += [f"{self.processes} processes"] if self.processes > 1 else []
         parts += ["on a GPU"] if self.accelerator == "gpu" else []
@@ -300,12 +303,20 @@ def make_engine(choice: Choice, seed: int, rows: Rows, device: Device | None = N
     """The engine of a choice."""
     engine: Engine = SequentialEngine(seed, rows)
     if choice.engine == "vectorized":
-        form = {"lanes": choice.lanes, "workers": choice.workers, "capacity": choice.capacity}
-        direct = choice.convolution == "direct"
-        kind = (
-            NativeEngine if choice.compiles == "loop" and choice.compiled and not missing_lanes() else VectorizedEngine
+        wants_native = choice.compiles == "loop" and choice.compiled
+        why_python = missing_lanes() if wants_native else None
+        engine = (NativeEngine if wants_native and why_python is None else VectorizedEngine)(
+            seed,
+            rows,
+            lanes=choice.lanes,
+            workers=choice.workers,
+            compiled=choice.compiled,
+            capacity=choice.capacity,
+            direct_convolution=choice.convolution == "direct",
+            compiles=choice.compiles,
+            loops=choice.loops,
+            why_python=why_python,
         )
-        engine = kind(seed, rows, compiled=choice.compiled, direct_convolution=direct, compiles=choice.compiles, **form)
     return on_device(engine, device or Device())
 
 

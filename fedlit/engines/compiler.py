@@ -9,12 +9,12 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -22,41 +22,76 @@ from torch import Tensor
 from fedlit.engines import convolution, lean, products
 from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
 from fedlit.engines.lean import lean_wrapper, written_out
-from fedlit.engines.operators import cxx, load_operators
+from fedlit.engines.operators import cxx, load_operators, why_broken
 from fedlit.engines.products import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
 from fedlit.errors import RunError
 from fedlit.places import cache_home
 
 log = logging.getLogger("fedlit")
 
+Loops = Literal["lean", "inductor"]
+"""Whose a program's loops, products and convolutions are: fedlit's (`lean.py`), or all as torch's compiler has them."""
+
 BUILDERS = (__file__, convolution.__file__, lean.__file__, lean.HEADER, products.__file__)
 """Files that decide what a graph is compiled to."""
 ROOM = 32 << 20
 """Bytes: more than what one run compiles."""
+MOST_LETTERS = 200
+"""Of an error that a line quotes."""
+
+
+class CompilerError(RuntimeError):
+    """A compiler failed, torch's or the one of C++, on a program that can be traced: no step of a user's is wrong."""
+
+
+@contextmanager
+def compilers_part() -> Iterator[None]:
+    """Around what runs compilers and no code of a user's: whatever goes wrong there is a CompilerError.
+
+    It goes by place, not by class: torch's errors have private names too, and another torch may have others.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise CompilerError(in_one_line(error)) from error
+
+
+def in_one_line(error: Exception) -> str:
+    """Its class, and the line of its text that says most: the first that a C++ compiler marks as an error, if any."""
+    if isinstance(error, RunError):
+        return str(error)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["without a word"]
+    said = next((line for line in lines if "error: " in line), lines[0])
+    return f"{type(error).__name__}: {said[:MOST_LETTERS]}"
 
 
 def missing_compiler() -> str | None:
     """Why programs cannot be compiled on this machine, or None."""
-    if cxx() is not None:
+    command = cxx()
+    broken = None if command is None else why_broken(command)
+    if command is not None and broken is None:
         return None
-    return "there is no C++ compiler (install g++ for about 10 times the speed on small networks)"
+    what = "there is no C++ compiler" if command is None else f"the C++ compiler {command} does not work: {broken}"
+    return f"{what} (install g++ for about 10 times the speed on small networks)"
 
 
 def warm_up() -> None:
     """Import what compiling needs and try the processor's vector instructions: processes that are forked then need not.
 
-    It starts no thread. Where programs cannot be kept, each process says so and has a folder of its own.
+    It starts no thread, and leaves it to each run to say what is missing. Where programs cannot be kept, each process
+    has a folder of its own.
     """
-    from fedlit.engines.inductor import pick_vec_isa
+    with suppress(CompilerError), compilers_part():
+        from fedlit.engines.inductor import pick_vec_isa
 
-    if missing_compiler() is None and refusal(programs_folder()) is None:
-        use_cache_folder()
-        pick_vec_isa()
+        if missing_compiler() is None and refusal(programs_folder()) is None:
+            use_cache_folder()
+            pick_vec_isa()
 
 
-def use_cache_folder() -> None:
+def use_cache_folder(loops: Loops = "lean") -> None:
     """Tell torch's compiler where to keep what it builds, and that nobody must find half of it there."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder())
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder(loops))
     build_whole_files()
 
 
@@ -80,14 +115,14 @@ def build_beside(run: Callable[[str, str], None], command_line: str, cwd: str) -
     part.replace(made)
 
 
-def cache_folder() -> Path:
+def cache_folder(loops: Loops = "lean") -> Path:
     """Where compiled programs are kept."""
-    return writable(programs_folder())
+    return writable(programs_folder(loops))
 
 
-def programs_folder() -> Path:
+def programs_folder(loops: Loops = "lean") -> Path:
     """Where they are kept between runs; torch's key of a program does not know who wrote its C++."""
-    return cache_home() / f"inductor-{builders_key()}"
+    return cache_home() / (f"inductor-{builders_key()}" if loops == "lean" else "inductor-alone")
 
 
 @cache
@@ -192,10 +227,7 @@ def repeat_while(
 
 def unread_inputs(function: Callable[..., Any], args: Sequence[Tensor]) -> set[int]:
     """Positions of the arguments that the function does not read, found by tracing it."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    with torch.no_grad():
-        graph = make_fx(function, tracing_mode="fake")(*args).graph
+    graph = traced(function, args).graph
     graph.eliminate_dead_code()
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     return {position for position, node in enumerate(inputs) if not node.users}
@@ -208,36 +240,81 @@ def missing_convolution() -> str | None:
 
 def missing_operators(source: Path) -> str | None:
     """Why the operators of this file cannot be had on this machine, or None; builds them where they are not yet."""
-    return load_operators(source, writable(cache_home() / "operators"))
+    try:
+        return load_operators(source, writable(cache_home() / "operators"))
+    except OSError as error:
+        return f"there is no folder for it that can be written: {error}"
 
 
 def compile_program(
-    program: Callable[..., tuple[Tensor, ...]], args: Sequence[Tensor], *, direct_convolution: bool = False
+    program: Callable[..., tuple[Tensor, ...]],
+    args: Sequence[Tensor],
+    *,
+    direct_convolution: bool = False,
+    loops: Loops = "lean",
 ) -> Callable[..., Any]:
-    """A compiled program for tensors shaped like `args`; its entry releases the GIL."""
-    from torch.fx.experimental.proxy_tensor import make_fx
+    """A compiled program for tensors shaped like `args`; its entry releases the GIL.
 
-    from fedlit.engines import inductor
-
-    use_cache_folder()
-    # The graph cache refuses loops unless they are marked.
-    inductor.config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
-    table = stand_ins(beside=not direct_convolution)
-    table |= direct_decompositions() if direct_convolution else {}
-    with torch.no_grad(), lean_loops(), room_explained():
-        graph = make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
-        prepare_products(graph)
+    Raises CompilerError where it can be traced and not compiled.
+    """
+    is_lean = loops == "lean"
+    with compilers_part():
+        check_compilers(loops)
+        table = stand_ins(beside=not direct_convolution) if is_lean else {}
+        table |= direct_decompositions() if direct_convolution else {}
+    graph = traced(program, args, table)
+    with compilers_part(), room_explained(), torch.no_grad(), lean_loops() if is_lean else nullcontext():
+        if is_lean:
+            prepare_products(graph)
         if direct_convolution:
             prepare_direct_convolution(graph)
-        compiled: Callable[..., Any] = inductor.compile(
-            graph, list(args), options={"cpp_wrapper": True, "cpp.threads": 1, "fx_graph_cache": True}
-        )
+        return built(graph, args)
+
+
+def check_compilers(loops: Loops) -> None:
+    """Find what is missing before a user's step is traced: then it cannot be taken for a mistake in the step."""
+    reason = missing_compiler()
+    if reason is not None:
+        raise RuntimeError(reason)
+    use_cache_folder(loops)
+    traced(_one_loop, [torch.ones(1), torch.tensor([0]), torch.tensor([1])])
+
+
+def _one_loop(x: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, ...]:
+    """The smallest program with a loop."""
+    return repeat_while(lambda t, carried, fixed: (carried[0] + 1,), first, last, [x], [])
+
+
+def traced(
+    program: Callable[..., Any], args: Sequence[Tensor], table: dict[Any, Callable[..., Any]] | None = None
+) -> torch.fx.GraphModule:
+    """The program's graph, with what stands for torch's operators. An error of the program itself stays as it is."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        try:
+            return make_fx(program, tracing_mode="fake", decomposition_table=table)(*args)
+        except Exception as error:
+            if not table:
+                raise
+            traced(program, args)  # raises again what does not come from the table
+            raise CompilerError(in_one_line(error)) from error
+
+
+def built(graph: torch.fx.GraphModule, args: Sequence[Tensor]) -> Callable[..., Any]:
+    """A traced program, compiled by torch."""
+    from fedlit.engines import inductor
+
+    # The graph cache refuses loops unless they are marked.
+    inductor.config.unsafe_marked_cacheable_functions["torch.ops.higher_order.while_loop"] = builders_key()
+    options = {"cpp_wrapper": True, "cpp.threads": 1, "fx_graph_cache": True}
+    compiled: Callable[..., Any] = inductor.compile(graph, list(args), options=options)
     return compiled
 
 
 def direct_decompositions() -> dict[Any, Callable[..., Any]]:
     """What replaces torch's operators in a program with direct convolutions."""
-    from fedlit.engines.inductor import TO_COPY
+    from fedlit.engines.inductor_nodes import TO_COPY
 
     return DECOMPOSITIONS | {TO_COPY: to_copy}
 
@@ -245,7 +322,7 @@ def direct_decompositions() -> dict[Any, Callable[..., Any]]:
 @contextmanager
 def lean_loops() -> Iterator[None]:
     """Inductor writes loops as `lean.py` has them: in fedlit's programs, not in a user's torch.compile."""
-    from fedlit.engines.inductor import device_codegens, init_backend_registration
+    from fedlit.engines.inductor_nodes import device_codegens, init_backend_registration
 
     init_backend_registration()
     before = device_codegens["cpu"]
@@ -258,7 +335,7 @@ def lean_loops() -> Iterator[None]:
 
 def prepare_products(graph: torch.fx.GraphModule) -> None:
     """Our products known to the compiler, and what is gathered held in memory: fused, it is gathered at every use."""
-    from fedlit.engines.inductor import lowerings, register_lowering
+    from fedlit.engines.inductor_nodes import lowerings, register_lowering
 
     def held(x: Any) -> Any:
         x.realize()
@@ -285,7 +362,7 @@ def hold(node: torch.fx.Node) -> None:
 
 def prepare_direct_convolution(graph: torch.fx.GraphModule) -> None:
     """The operators known to torch and to its compiler, and no picture packed twice."""
-    from fedlit.engines.inductor import fx_graph_cse, lowerings, make_fallback, needs_realized_inputs
+    from fedlit.engines.inductor_nodes import fx_graph_cse, lowerings, make_fallback, needs_realized_inputs
 
     reason = missing_convolution()
     if reason is not None:

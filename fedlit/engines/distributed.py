@@ -37,6 +37,10 @@ class DistributedEngine(Engine):
         self.engine = engine
         self.ranks = engine.ranks = ranks
 
+    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+        """On every rank, whoever trains in the first round."""
+        self.engine.prepare(client, cohort, data, phase)
+
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """All that an engine fills, for the clients of all ranks."""
 

@@ -182,6 +182,12 @@ class NativeEngine(VectorizedEngine):
     _is_long = False
     """Whether the last round took so long that workers should not wait for each other before the end."""
 
+    def _say_who_drives(self, form: CompiledForm) -> None:
+        """Also where torch's programs begin in another way."""
+        if form.entry is None:
+            self.why_python = "the entry of torch's compiled programs is not found under the name that it had"
+        super()._say_who_drives(form)
+
     def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[Job]]], task: Task) -> None:
         workers = [worker for worker in crew if isinstance(worker, NativeWorker) and worker.entry is not None]
         if len(workers) < len(crew):

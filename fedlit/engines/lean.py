@@ -14,12 +14,24 @@ from typing import Any
 from fedlit.engines.products import TYPES
 
 HEADER = Path(__file__).with_suffix(".h")
+OVERRIDDEN = (
+    "codegen_reinterpret_view",
+    "codegen_subgraph_prefix",
+    "codegen_subgraph_suffix",
+    "codegen_while_loop",
+    "create",
+    "make_buffer_allocation",
+    "make_buffer_free",
+    "make_buffer_reuse",
+    "write_header",
+)
+"""What is replaced of Inductor's writer."""
 
 
 @cache
 def written_out() -> tuple[type[Any], type[Any], type[Any]]:
     """The operators of `products.py`, PRODUCT, MOVED and TURNED, as nodes of Inductor, which is imported on demand."""
-    from fedlit.engines.inductor import ExternKernelOut, FixedLayout, TensorBox
+    from fedlit.engines.inductor_nodes import ExternKernelOut, FixedLayout, TensorBox
 
     class WrittenOut(ExternKernelOut):
         """A call of a function in `lean.h`, with all sizes and strides as constants."""
@@ -92,12 +104,13 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
 @cache
 def lean_wrapper() -> type[Any]:
     """Inductor's writer of C++ programs, with loops on plain memory where that is possible."""
-    from fedlit.engines.inductor import (
+    from fedlit.engines.inductor_nodes import (
         ComputedBuffer,
         CppWrapperCpu,
         EnterSubgraphLine,
         ExitSubgraphLine,
         NopKernel,
+        carried_names,
     )
 
     def size_of(buffer: Any) -> int:
@@ -133,7 +146,7 @@ def lean_wrapper() -> type[Any]:
                 return
             memory = f"{while_loop.get_name()}_memory"
             self.plain |= {condition.graph: memory, body.graph: memory}
-            names = self._get_while_loop_carried_output_names(while_loop)
+            names = carried_names(self, while_loop)
             carried = [f"{name}_carried" for name in names]
             fixed = [f"{memory}_fixed{number}" for number in range(len(while_loop.additional_inputs))]
             given = [buffer.codegen_reference() for buffer in while_loop.carried_inputs]
@@ -200,7 +213,15 @@ def lean_wrapper() -> type[Any]:
                 return str(super().codegen_reinterpret_view(data, size, stride, offset, writeline, dtype))
             return f"{data.get_name()}.from({int(offset) * int(data.get_dtype().itemsize)})"
 
+    check_overridden(LeanWrapper, CppWrapperCpu)
     return LeanWrapper
+
+
+def check_overridden(ours: type[Any], theirs: type[Any]) -> None:
+    """Where Inductor has renamed what we replace, ours would be called no more, and nothing would say so."""
+    lost = sorted(name for name in OVERRIDDEN if not (name in vars(ours) and hasattr(theirs, name)))
+    if lost:
+        raise AttributeError(f"Inductor's writer of C++ has no {', '.join(lost)}")
 
 
 def carry(memory: str, carried: Sequence[str], made: Sequence[str]) -> str:

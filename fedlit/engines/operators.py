@@ -25,6 +25,25 @@ def cxx() -> str | None:
 
 
 @cache
+def why_broken(command: str) -> str | None:
+    """Why this compiler cannot build a library of one line, or None."""
+    try:
+        with TemporaryDirectory() as folder:
+            line = [command, "-shared", "-fPIC", "-x", "c++", "-", "-o", str(Path(folder, "tried.so"))]
+            subprocess.run(line, input="int tried() { return 0; }", check=True, capture_output=True, text=True)
+    except subprocess.CalledProcessError as error:
+        return said(error)
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def said(error: subprocess.CalledProcessError) -> str:
+    """The end of what the compiler said."""
+    return " ".join(error.stderr.split()[-20:]) or f"it ends with code {error.returncode} and without a word"
+
+
+@cache
 def load_operators(source: Path, folder: Path) -> str | None:
     """Make a file's operators known to torch, from the folder or built into it; why that failed, or None."""
     command = cxx()
@@ -37,7 +56,7 @@ def load_operators(source: Path, folder: Path) -> str | None:
             _build(command, source, library)
         torch.ops.load_library(str(library))  # type: ignore[no-untyped-call]  # torch's
     except subprocess.CalledProcessError as error:
-        return f"{command} could not build it: {' '.join(error.stderr.split()[-20:]) or error}"
+        return f"{command} could not build it: {said(error)}"
     except OSError as error:
         return f"it could not be loaded: {error}"
     return None

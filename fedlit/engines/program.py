@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 
 from fedlit.client import Client
 from fedlit.engines.base import Rows, Store
-from fedlit.engines.compiler import repeat_while, unread_inputs
+from fedlit.engines.compiler import Loops, repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.products import TURNED, are_turned, is_matrix
 from fedlit.params import Params, clone, under_prefix, with_prefix
@@ -284,7 +284,7 @@ class LocalProgram:
             return self.pack(carried)
 
     def traceable(
-        self, store: Store, examples: Sequence[Tensor], compiles: Compiles = "loop"
+        self, store: Store, examples: Sequence[Tensor], compiles: Compiles = "loop", loops: Loops = "lean"
     ) -> Callable[..., tuple[Tensor]]:
         """The same, over plain tensors and with the loop as an operator, or step t0 alone: what the compiler takes.
 
@@ -295,8 +295,9 @@ class LocalProgram:
             store: the data set.
             examples: tensors of the shapes that the program will get (see `vectorized.CompiledForm`).
             compiles: the loop, or one step; then a net that mixes rows must be given full batches.
+            loops: whose loops and products it will have.
         """
-        turned = self.turned_weights() if compiles == "loop" else ()
+        turned = self.turned_weights() if compiles == "loop" and loops == "lean" else ()
         names, reads = list(self.carried.shapes), list(self.context.shapes)
         fixed_names = [*(f"context.{name}" for name in reads), "lr", *(f"store.{name}" for name in store), *_SCHEDULE]
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedlit.client import Client
 from fedlit.cohort import Cohort
 from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Store, TrainData, batch_rows, row_weights
-from fedlit.engines.compiler import compile_program, entry_address
+from fedlit.engines.compiler import Loops, compile_program, entry_address
 from fedlit.engines.program import Compiles, Layout, LocalProgram, Schedule, channels_last
 from fedlit.errors import located
 from fedlit.params import Params, at_least_single, under_prefix, with_prefix
@@ -198,6 +198,8 @@ class VectorizedEngine(Engine):
         capacity: steps of a lane that are scheduled at a time.
         direct_convolution: whether a compiled program has fedlit's convolutions instead of torch's.
         compiles: the loop over steps, or one step; nets that mix the rows of a batch need the latter.
+        loops: whose loops and products a compiled program has.
+        why_python: why Python drives the workers of compiled loops, where it does; said once.
     """
 
     worker: type[Worker] = Worker
@@ -214,26 +216,43 @@ class VectorizedEngine(Engine):
         capacity: int = MAX_CAPACITY,
         direct_convolution: bool = False,
         compiles: Compiles = "loop",
+        loops: Loops = "lean",
+        why_python: str | None = None,
     ) -> None:
         super().__init__(seed, rows)
         self.lanes, self.workers, self.compiled = lanes, workers, compiled
         self.capacity = capacity
-        self.direct_convolution, self.compiles = direct_convolution, compiles
+        self.direct_convolution, self.compiles, self.loops = direct_convolution, compiles, loops
+        self.why_python = why_python
         self._crews: dict[Phase, list[Worker]] = {}
         self._layouts: dict[Phase, Layout] = {}
         self._pool = ThreadPoolExecutor(max(1, workers - 1), "fedlit", torch.set_num_threads, (1,))
 
+    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+        """The workers of a phase, and their program, for the shapes of the cohort's first client."""
+        if cohort.clients:
+            self._crew(client, phase, self._task(client, cohort.part([0]), data, phase))
+
     def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
         """All clients of the cohort; those with 0 steps keep what they start with."""
+        task = self._task(client, cohort, data, phase)
+        crew = self._crew(client, phase, task)
+        steps = cohort.steps.tolist()
+        timeline = assign_lanes(steps, self.lanes * self.workers)
+        shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
+        self.tally.begin(sum(own > 0 for own in steps), sum(steps))
+        self._run(crew, shares, task)
+        return self._fill_cohort(cohort, self._layouts[phase].split(task.out))
+
+    def _task(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Task:
+        """What the workers of a cohort share."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
         if phase not in self._layouts:
             self._layouts[phase] = Layout.of(carried, stacked=True)
-        layout = self._layouts[phase]
         context = {k: v for k, v in client.context(cohort).items() if f"state.{k}" not in carried}
         like = next(iter(cohort.received.values()))
-        steps = cohort.steps.tolist()
-        task = Task(
+        return Task(
             context=context,
             plan=self.planner(client, cohort, data, phase),
             keys=partial(self.mask_keys, cohort, phase),
@@ -242,15 +261,9 @@ class VectorizedEngine(Engine):
             batch_rows=batch_rows(client, data),
             clients=cohort.clients,
             where=f"in round {cohort.number}, {phase.step_method}",
-            out=layout.join(carried),
+            out=self._layouts[phase].join(carried),
             tally=self.tally,
         )
-        crew = self._crew(client, phase, layout, task)
-        timeline = assign_lanes(steps, self.lanes * self.workers)
-        shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
-        self.tally.begin(sum(own > 0 for own in steps), sum(steps))
-        self._run(crew, shares, task)
-        return self._fill_cohort(cohort, layout.split(task.out))
 
     def _run(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
         """Every worker its share: in threads where the program is compiled, whose entry releases the GIL.
@@ -301,25 +314,34 @@ class VectorizedEngine(Engine):
         cohort.state |= {state_name(name): rows for name, rows in under_prefix("state", carried).items()}
         return cohort
 
-    def _crew(self, client: Client, phase: Phase, carried: Layout, task: Task) -> list[Worker]:
-        """The workers of a phase; built, and their program compiled, in the first round."""
+    def _crew(self, client: Client, phase: Phase, task: Task) -> list[Worker]:
+        """The workers of a phase; built, and their program compiled, when they are first asked for."""
         if phase not in self._crews:
             context = Layout.of(task.context, stacked=True)
             turned = self.compiles == "step" and not self.direct_convolution
             rows = channels_last(self.rows) if turned else self.rows
-            program = LocalProgram(client, phase, rows, self.lanes, carried, context, task.batch_rows)
+            program = LocalProgram(client, phase, rows, self.lanes, self._layouts[phase], context, task.batch_rows)
             program.pulse = self.ranks.pulse
             crew = [self.worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
                 where = f"{task.where}, while it was traced and compiled for all clients"
                 with self.ranks.resting(), located(where), self.tally.preparing():
-                    form = CompiledForm(program, crew[0], task, self.direct_convolution, self.compiles)
+                    form = CompiledForm(program, crew[0], task, self.direct_convolution, self.compiles, self.loops)
                 run = form if self.compiles == "loop" else step_by_step(form, program)
                 for worker in crew:
                     worker.run, worker.context, worker.draws = run, program.context_read, program.draws
+                self._say_who_drives(form)
             self._crews[phase] = crew
         return self._crews[phase]
+
+    def _say_who_drives(self, form: "CompiledForm") -> None:
+        """A line where it is Python and could be C++."""
+        if self.why_python is not None and not self._crews:
+            log.warning(
+                f"engine: Python drives the workers and not C++ ({self.why_python}): up to 1.5 times slower on small "
+                "networks, and the same bits."
+            )
 
 
 @contextmanager
@@ -348,17 +370,24 @@ class CompiledForm:
         task: what they will train.
         direct_convolution: whether it has fedlit's convolutions instead of torch's.
         compiles: all steps of a call, or the first of them alone.
+        loops: whose loops and products it has.
     """
 
     def __init__(
-        self, program: LocalProgram, worker: Worker, task: Task, direct_convolution: bool, compiles: Compiles
+        self,
+        program: LocalProgram,
+        worker: Worker,
+        task: Task,
+        direct_convolution: bool,
+        compiles: Compiles,
+        loops: Loops = "lean",
     ) -> None:
         self.names = list(task.store)
         schedule = worker.schedule if compiles == "loop" else worker.schedule.at(0)
         rest = self.rest(task.lr, task.store, schedule, worker.ticks[0], worker.ticks[1])
         examples = [worker.flat, worker.read, *rest]
-        traceable = program.traceable(task.store, examples, compiles)
-        self._compiled = compile_program(traceable, examples, direct_convolution=direct_convolution)
+        traceable = program.traceable(task.store, examples, compiles, loops)
+        self._compiled = compile_program(traceable, examples, direct_convolution=direct_convolution, loops=loops)
         self.entry = entry_address(self._compiled)
         """Where it begins, for callers in C++; None where that is not known."""
 

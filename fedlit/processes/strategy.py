@@ -1,5 +1,5 @@
 """How a run gets its processes: Lightning's launchers, environments and arguments, without what training by gradients
-needs. The only file that touches protected names of Lightning's launchers (`tests/test_processes.py` lists them).
+needs. The only file that touches protected names of Lightning's launchers (`tests/test_private_names.py` lists them).
 """
 
 import atexit

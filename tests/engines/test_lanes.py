@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fedlit import Client, FedAvg, FedBC, PerFedAvg, PFedMe
 from fedlit.engines import choose, lanes
-from fedlit.engines.base import plan_batches, row_weights
+from fedlit.engines.base import Engine, plan_batches, row_weights
+from fedlit.engines.ladder import Ladder
 from fedlit.engines.lanes import NativeEngine, missing_lanes
 from fedlit.keys import Purpose, generator
 from fedlit.trainer import FederatedTrainer
@@ -76,6 +77,13 @@ def test_a_plan_is_that_of_numpy(
     assert weights[here, 0].eq(0).all()  # nobody is in the other lane
 
 
+def engine_of(trainer: FederatedTrainer) -> Engine:
+    """What stands on the ladder."""
+    ladder = trainer.loop.training.engine
+    assert isinstance(ladder, Ladder)
+    return ladder.engine
+
+
 def trained(maker: str, **options: int) -> FederatedTrainer:
     return run(MAKERS[maker](), engine="vectorized", compiled=True, lanes=2, **options)
 
@@ -84,7 +92,7 @@ def in_python(maker: str, monkeypatch: pytest.MonkeyPatch, **options: int) -> Fe
     with monkeypatch.context() as patch:
         patch.setattr(choose, "missing_lanes", lambda: "this is a test")
         fitted = trained(maker, **options)
-    assert not isinstance(fitted.loop.training.engine, NativeEngine)
+    assert not isinstance(engine_of(fitted), NativeEngine)
     return fitted
 
 
@@ -101,7 +109,7 @@ QUICK = ("nothing is read", "several batches a step")
 @pytest.mark.parametrize("maker", slow_but(QUICK, MAKERS))
 def test_native_workers_give_the_bits_of_python(maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fast = trained(maker, workers=2)
-    assert isinstance(fast.loop.training.engine, NativeEngine)
+    assert isinstance(engine_of(fast), NativeEngine)
     assert_same(fast, in_python(maker, monkeypatch, workers=2))
 
 
@@ -119,7 +127,7 @@ def test_windows_and_returns_to_python_change_no_bit(patience: float, monkeypatc
 def test_an_error_in_a_thread_reaches_the_caller_and_the_next_round_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client with steps and without batches cannot be planned, whichever worker has it."""
     fitted = trained("nothing is read", workers=2)
-    engine = fitted.loop.training.engine
+    engine = engine_of(fitted)
     client = fitted.loop.client
     with monkeypatch.context() as patch:
         patch.setattr(type(client), "batches_per_epoch", lambda self, sizes: np.zeros_like(sizes))
@@ -129,4 +137,4 @@ def test_an_error_in_a_thread_reaches_the_caller_and_the_next_round_runs(monkeyp
             fitted.loop.training.train([cohort])
     [cohort] = fitted.loop.gathering.cohorts(fitted.loop.federation.servers)
     assert torch.isfinite(fitted.loop.training.train([cohort]).losses).all()
-    assert engine is fitted.loop.training.engine
+    assert engine is engine_of(fitted)

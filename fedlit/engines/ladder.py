@@ -1,0 +1,121 @@
+"""The ladder of compiled training: where one form cannot be had, the next is tried, and a line says why.
+
+fedlit's own loops need private names of torch's compiler, all programs need a C++ compiler, eager steps need neither.
+All give the same numbers up to rounding (1e-10 in float64). What a run has come to is recorded in its choice, and a
+resumed run has it again, or says that it cannot.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from fedlit.client import Client
+from fedlit.cohort import Cohort
+from fedlit.engines.base import Engine, TrainData
+from fedlit.engines.choose import Choice
+from fedlit.engines.compiler import CompilerError
+from fedlit.errors import ResumeError
+from fedlit.ranks import Ranks
+from fedlit.step import Phase
+
+log = logging.getLogger("fedlit")
+
+
+class Rung(NamedTuple):
+    """One form of the training."""
+
+    name: str
+    cost: str
+    """How much slower it is than the one above (docs/performance.md)."""
+    of: Callable[[Choice], Choice]
+    """A choice of the rung above -> one of this."""
+
+
+def _inductors(choice: Choice) -> Choice:
+    return replace(choice, loops="inductor", convolution="torch")
+
+
+def _eager(choice: Choice) -> Choice:
+    """All lanes in one worker: eager workers take turns, and more lanes in one pass are quicker."""
+    lanes = choice.lanes * choice.workers if choice.lanes > 1 else 1  # a net that has one lane may have no more
+    return replace(choice, compiled=False, loops="lean", compiles="loop", convolution="torch", lanes=lanes, workers=1)
+
+
+RUNGS = (
+    Rung("programs with fedlit's own loops", "", lambda choice: choice),
+    Rung("programs as torch's compiler writes them", "about 2 times slower", _inductors),
+    Rung("eager steps", "about 25 times slower again on the smallest networks and 4 on larger ones", _eager),
+)
+
+
+def rung_of(choice: Choice) -> int:
+    """The place of a choice on the ladder."""
+    return 2 if not choice.compiled else 1 if choice.loops == "inductor" else 0
+
+
+class Ladder(Engine):
+    """The highest rung, from a choice downwards, that can be had on every rank.
+
+    Args:
+        choice: where to begin.
+        make: the engine of a choice.
+        ranks: the processes of the run, which agree on a rung.
+        note: told what the choice becomes.
+        is_resumed: whether the run was trained by this choice so far, so that no other gives the same bits.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        make: Callable[[Choice], Engine],
+        ranks: Ranks,
+        note: Callable[[Choice], None],
+        *,
+        is_resumed: bool,
+    ) -> None:
+        self.engine = make(choice)
+        super().__init__(self.engine.seed, self.engine.rows)
+        self.choice, self.make, self.ranks, self.note = choice, make, ranks, note
+        self.is_resumed = is_resumed
+        self._prepared: set[Phase] = set()
+
+    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+        """The phase's program, one rung lower as long as a rank cannot have it; programs of other phases go with it."""
+        why = self._fails(client, cohort, data, phase)
+        while why is not None:
+            self._step_down(why)
+            why = self._fails(client, cohort, data, phase)
+        self._prepared.add(phase)
+
+    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+        """One local solve of every client."""
+        if phase not in self._prepared:
+            self.prepare(client, cohort, data, phase)
+        return self.engine.train(client, cohort, data, phase)
+
+    def _fails(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> str | None:
+        """Why a rank cannot have the program, or None."""
+        why = None
+        try:
+            self.engine.prepare(client, cohort, data, phase)
+        except CompilerError as error:
+            why = str(error)
+            log.debug("the whole story:", exc_info=error)
+        return next((word for word in self.ranks.words(why) if word is not None), None)
+
+    def _step_down(self, why: str) -> None:
+        place = rung_of(self.choice)
+        here, below = RUNGS[place], RUNGS[place + 1]
+        if self.is_resumed:
+            raise ResumeError(
+                f"The run to resume used {here.name}, which cannot be had here ({why}), and {below.name} would not "
+                "give the same bits. Resume it with the torch and the C++ compiler that it began with, or start anew "
+                "in another folder (--run DIR)."
+            )
+        if self.ranks.is_first:
+            log.warning(f"engine: {here.name} cannot be had ({why}). It goes on with {below.name}, {below.cost}.")
+        self.choice = replace(below.of(self.choice), why=f"{here.name} cannot be had: {why}")
+        self.note(self.choice)
+        self.engine = self.make(self.choice)
+        self._prepared.clear()
