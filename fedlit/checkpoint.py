@@ -79,7 +79,8 @@ class RunCheckpoint(Checkpoint):
             log.warning(str(error))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """The W&B run's id: a resumed run continues its own curve."""
+        """The W&B run's id: a resumed run continues its own curve. And which parts of client records are the run's."""
+        checkpoint["client_parts"] = self.folder.parts.state_dict()
         wandb = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
         checkpoint["wandb_id"] = wandb[0].version if wandb else None
 

@@ -350,7 +350,9 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         folder.create(config)
         if found is None:
             folder.drop_rows()
-        folder.drop_clients_after(found.rounds if found is not None else -1)
+            folder.drop_clients_after(-1)
+        else:
+            folder.drop_clients_after(found.rounds, found.content.get("client_parts"))
         folder.write_partition(data.describe())
         self.loop.folder = folder
         if found is None:

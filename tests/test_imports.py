@@ -21,6 +21,7 @@ LEVELS = {
             "measure",
             "task",
             "weights_file",
+            "clientparts",
             "colours",
             "errors",
             "keys",
@@ -70,7 +71,7 @@ BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 EQUALS_MAY_MEET = {0, 4}
 """Levels whose parts may import each other; elsewhere they are strangers (engines and server, the algorithms)."""
 SIDE = {"clock", "data", "models", "metrics", "run"}
-"""They know nothing of federation: keys, errors, locks, measures, places and how arguments are recorded."""
+"""They know nothing of federation: keys, errors, locks, measures, places, records and how arguments are recorded."""
 PEERS = ROOT / "bench" / "peers"
 """Programs that `fedlit bench --peer` runs in interpreters that have other packages, and no fedlit."""
 HEAVY = {
@@ -135,7 +136,7 @@ def is_allowed(importer: str, target: str) -> bool:
     if source == part:
         return True
     if source in SIDE:
-        return part in ("keys", "errors", "lock", "measure", "places", "recorded")
+        return part in ("clientparts", "keys", "errors", "lock", "measure", "places", "recorded")
     return LEVELS[part] < LEVELS[source] or (LEVELS[part] == LEVELS[source] and LEVELS[part] in EQUALS_MAY_MEET)
 
 
