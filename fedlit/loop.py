@@ -41,7 +41,7 @@ from fedlit.engines.choose import (
 from fedlit.engines.device import Device
 from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
-from fedlit.errors import located
+from fedlit.errors import located, understood
 from fedlit.evaluate import threads
 from fedlit.federation import Event, Federation
 from fedlit.gathering import Gathering, RoundOptions
@@ -603,6 +603,10 @@ class FederatedLoop(_FitLoop):
 
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
         """Continue after `rounds` rounds; all of Lightning's counters say the same."""
+        with understood(self.trainer.ckpt_path):
+            self._restore(state_dict)
+
+    def _restore(self, state_dict: dict[str, Any]) -> None:
         self.rounds_done = rounds = state_dict["rounds"]
         self.federation.load_state_dict(state_dict["federation"])
         for server in self.federation.servers:

@@ -187,10 +187,7 @@ def declare_states(summary: dict[str, Any], path: Path) -> None:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """config.yaml of a run; RunError if it is damaged or does not say what was trained on what."""
-    try:
-        config = read_config(path)
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not text ({error}). Restore it, or leave this run out.") from error
+    config = read_config(path)
     absent = [name for name in ("model", "data") if not config.get(name)]
     if absent:
         raise RunError(f"{path} does not name {' and '.join(absent)}. Restore it, or leave this run out.")

@@ -12,7 +12,7 @@ from pytorch_lightning.callbacks import Checkpoint, ProgressBar
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import Profiler
 
-from fedlit.checkpoint import ReadOnce, RunCheckpoint, find_checkpoint
+from fedlit.checkpoint import ReadOnce, RunCheckpoint, check_fits, find_checkpoint
 from fedlit.client import Client
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
@@ -299,7 +299,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         ranks.same_tensors(client.net.state_dict())
         own = self.folder if ranks.is_first else None
         with own.claimed() if own is not None else nullcontext():
-            found = self._open_folder(own, data, config) if own is not None else None
+            found = self._open_folder(own, client, data, config) if own is not None else None
             with self.loop.stopping.listening(), interrupts_go_through():
                 super().fit(client, datamodule=data, ckpt_path=ranks.same(found) or ckpt_path, weights_only=True)
             if own is not None:
@@ -325,7 +325,9 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         save = super().save_checkpoint
         self.loop.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
 
-    def _open_folder(self, folder: RunFolder, data: FederatedDataModule, config: dict[str, Any]) -> Path | None:
+    def _open_folder(
+        self, folder: RunFolder, client: Client, data: FederatedDataModule, config: dict[str, Any]
+    ) -> Path | None:
         """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
         found = None
         if folder.holds_run() and not self.overwrite:
@@ -339,6 +341,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
             found = find_checkpoint(folder)
             if found is not None:
                 check_rounds(folder, found.rounds, self.max_epochs)
+                check_fits(found, client, data)
             if found is not None and found.engine is not None:
                 check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
             if found is not None:

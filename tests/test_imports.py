@@ -21,6 +21,7 @@ LEVELS = {
             "measure",
             "task",
             "weights_file",
+            "checkpointform",
             "clientparts",
             "colours",
             "errors",

@@ -11,13 +11,13 @@ from jsonargparse import Namespace
 from pytorch_lightning import seed_everything
 from rich.console import Console
 
-from fedlit.checkpoint import find_checkpoint
+from fedlit.checkpoint import check_fits, find_checkpoint
 from fedlit.client import Client
 from fedlit.commandline.configs import resolve_configs
 from fedlit.commandline.fit_cli import FitCLI, plain_refusals
 from fedlit.commands.export import global_model
 from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError, RunError
+from fedlit.errors import ConfigError, RunError, understood
 from fedlit.evaluate import Evaluator
 from fedlit.measuring import MeasureOptions, Measuring
 from fedlit.params import load
@@ -110,6 +110,7 @@ def reload(folder: Path, overrides: Sequence[str] = ()) -> Reloaded:
     data.cast(next(client.net.parameters()).dtype)
     check_net(client, data)
     client.prepare()
+    check_fits(found, client, data)
     z = global_model(found.content)
     load(client.net, z)
     return Reloaded(client, data, found.content["loops"]["fit_loop"], z, found.path.parent)
@@ -132,10 +133,11 @@ def measured(run: Reloaded, *, users: bool) -> dict[str, float]:
         with evaluator.evaluating():
             return evaluator.global_model(run.model)[0]
     states = ClientStates()
-    states.load_state_dict(run.loop["clients"], run.rows)
+    with understood(run.rows):
+        states.load_state_dict(run.loop["clients"], run.rows)
+        personal = Personal(**run.loop.get("personal", {})).model
     own = frozenset(name for name in run.model if states.keeps(f"own.{name}"))
     keeps_local = all(states.keeps(f"local.{name}") for name in run.model)
-    personal = Personal(**run.loop.get("personal", {})).model
     models = UserModels(
         lambda user: run.model,
         states,

@@ -1,6 +1,7 @@
 """`fedlit export`: the server's model and the users' own of a run, as plain state dicts that torch alone can load."""
 
 import argparse
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from rich.console import Console
 from torch import Tensor
 
 from fedlit.checkpoint import find_checkpoint, read_tensors, write_tensors
-from fedlit.errors import RunError
+from fedlit.errors import RunError, understood
 from fedlit.run import RunFolder, chosen_by
 from fedlit.settings import read_config
 from fedlit.states import ClientStates
 from fedlit.step import Personal
 from fedlit.users import UserModels
+
+log = logging.getLogger("fedlit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +34,8 @@ def main(args: argparse.Namespace) -> int:
         raise RunError(f"{args.run} holds no checkpoint. Give the folder of a run with a finished round.")
     out = args.out or args.run / "export"
     console = Console()
-    files = exported(folder, found.content)
+    with understood(found.path):
+        files = exported(folder, found.content)
     for name, (models, what) in files.items():
         with chosen_by("--out DIR", out):
             out.mkdir(parents=True, exist_ok=True)
@@ -49,7 +53,9 @@ def exported(folder: RunFolder, content: dict[str, Any]) -> dict[str, tuple[dict
     z = global_model(content)
     files: dict[str, tuple[dict[Any, Any], str]] = {"global.pt": (z, f"z after round {loop['rounds']}")}
     best = read_tensors(folder.best) if folder.best.exists() else None
-    if best is not None:
+    if folder.best.exists() and (best is None or not isinstance(best.get("model"), dict) or "round" not in best):
+        log.warning(f"{folder.best} is damaged, or is not fedlit's: best.pt is left out.")
+    elif best is not None:
         files["best.pt"] = (best["model"], f"z after round {best['round']}, the best on validation")
     users = personal_models(z, loop, folder.checkpoints)
     if users:
