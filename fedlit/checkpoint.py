@@ -24,6 +24,7 @@ from fedlit.loop import FederatedLoop
 from fedlit.ranks import Ranks
 from fedlit.rowstore import RowStore
 from fedlit.run import RunFolder
+from fedlit.weights_file import is_whole
 
 log = logging.getLogger("fedlit")
 
@@ -180,17 +181,17 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
         loop = content["loops"]["fit_loop"]
         for name, why in reasons.items():
             log.warning(
-                f"{folder.checkpoints / name} is damaged ({why}); continuing from {path.name}, after round "
-                f"{loop['rounds']}."
+                f"{folder.checkpoints / name} is damaged{f' ({why})' if why else ''}; continuing from {path.name}, "
+                f"after round {loop['rounds']}."
             )
         return Found(path, loop["rounds"], loop["engine"], content)
     if rows_error is not None:
         raise rows_error
     if reasons:
-        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        why = "".join(f"; in {name} {reason}" for name, reason in reasons.items() if reason)
         raise ResumeError(
-            f"{' and '.join(reasons)} in {folder.checkpoints} cannot be read: the files are damaged, or not fedlit's "
-            f"({why}). Restore them from a copy, or start the run anew with --overwrite."
+            f"{' and '.join(reasons)} in {folder.checkpoints} cannot be read: the files are damaged, or not "
+            f"fedlit's{why}. Restore them from a copy, or start the run anew with --overwrite."
         )
     return None
 
@@ -199,7 +200,7 @@ def look_at(path: Path) -> tuple[dict[str, Any] | None, str]:
     """The content of a checkpoint; or None, and what is wrong with it."""
     content = read_tensors(path)
     if content is None:
-        return None, "it is not a whole archive of tensors and plain data"
+        return None, ""
     fault = fault_in(content)
     return (content, "") if fault is None else (None, fault)
 
@@ -247,17 +248,12 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     return content if content is not None and "loops" in content else None
 
 
-def is_packed(archive: zipfile.ZipFile, size: int) -> bool:
-    """Whether an archive holds more than its size, which torch.save never writes: a few kB could fill the memory."""
-    return sum(entry.file_size for entry in archive.infolist()) > size
-
-
 def read_tensors(path: Path) -> dict[str, Any] | None:
     """The inverse of `write_tensors`, tensors and plain data only; None if the file is damaged."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            if is_packed(archive, path.stat().st_size) or archive.testzip() is not None:
-                return None  # torch.load does not look at the checksums
+        with path.open("rb") as file:
+            if not is_whole(file):
+                return None
         content = torch.load(path, map_location="cpu", weights_only=True)
     except DAMAGE:
         return None

@@ -29,6 +29,7 @@ _LOOP: dict[str, Kinds] = {
     "stopped_of": (int, NoneType),
     "engine": (dict, NoneType),
 }
+_NO_ENGINE: dict[str, Any] = {"choice": {}, "request": {}}
 _STORED: dict[str, Kinds] = {"file": str, "clients": Tensor, "slots": Tensor, "checksums": Tensor}
 _PARTS: dict[str, Kinds] = {"run": str, "checksums": dict}
 
@@ -48,6 +49,7 @@ def _fault_in_loop(loops: Mapping[str, Any]) -> str | None:
         or _lacks(f"{where}.clients.", loop["clients"], {"clients": list, "rows": dict})
         or _lacks(f"{where}.history.", loop["history"], {"columns": list, "rounds": list, "values": Tensor})
         or _lacks(f"{where}.best.", loop["best"], {"round": (int, NoneType), "model": dict})
+        or _lacks(f"{where}.engine.", loop["engine"] or _NO_ENGINE, {"choice": dict, "request": dict})
         or _fault_in_rows(f"{where}.clients", loop["clients"])
         or _fault_in_history(f"{where}.history", loop["history"], loop["rounds"])
     )
@@ -66,9 +68,9 @@ def _fault_in_rows(where: str, states: Mapping[str, Any]) -> str | None:
 def _fault_in_stored(where: str, index: Any, clients: list[int]) -> str | None:
     if not isinstance(index, dict):
         return f"{where} is not an index of rows"
-    columns = [index.get(name) for name in ("clients", "slots", "checksums")]
     if fault := _lacks(f"{where}.", index, _STORED):
         return fault
+    columns = [index[name] for name in ("clients", "slots", "checksums")]
     if any(column.dim() != 1 or column.is_floating_point() or len(column) != len(clients) for column in columns):
         return f"{where} has not one slot and one checksum for each of {len(clients)} clients"
     if set(index["clients"].tolist()) != set(clients):
@@ -86,6 +88,9 @@ def _fault_in_history(where: str, history: Mapping[str, Any], rounds: int) -> st
 
 
 def _fault_beside(content: Mapping[str, Any]) -> str | None:
+    for name, value in content["state_dict"].items():
+        if isinstance(value, Tensor) and value.is_floating_point() and not bool(value.isfinite().all()):
+            return f"state_dict.{name} has NaN or infinite values"
     for state in content["optimizer_states"]:
         if not isinstance(state, dict) or not isinstance(state.get("param_groups"), list):
             return "optimizer_states has something else than states of optimisers"

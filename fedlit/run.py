@@ -248,9 +248,13 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     columns = lines[0].split(",") if lines else []
     if columns[:1] != ["round"]:
         raise RunError(f"{path}, line 1: the header does not start with 'round'. Is it the metrics.csv of a run?")
-    rows = []
+    if len(set(columns)) < len(columns):
+        raise RunError(f"{path}, line 1: a column stands twice. Restore the file, or leave this run out.")
+    rows: list[dict[str, float]] = []
     for number, line in enumerate(lines[1:], start=2):
         row = _parse(columns, line)
+        if row is not None and rows and row["round"] <= rows[-1]["round"]:
+            raise RunError(f"{path}, line {number}: round {row['round']} comes after round {rows[-1]['round']}.")
         if row is not None:
             rows.append(row)
         elif torn or number < len(lines):
@@ -263,15 +267,33 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 def read_clients(folder: Path) -> "pyarrow.Table":
     """The client records of a run folder by round and client: clients.parquet, or the parts of an unfinished run."""
-    from pyarrow import parquet
-
     run = RunFolder(folder)
     if run.clients.exists():
-        return parquet.read_table(run.clients)
+        return checked_records(run.clients, read_part(run.clients))
     parts = parts_in(run.clients_dir)
     if not parts:
         raise RunError(f"{folder} holds no client records. Give the folder of a run that has evaluated its clients.")
     return joined([read_part(part.path) for part in parts])
+
+
+def checked_records(path: Path, table: "pyarrow.Table") -> "pyarrow.Table":
+    """The table; ValueError where its columns are not those of client records."""
+    from pyarrow import types
+
+    absent = [name for name in ("round", "client", "group") if name not in table.column_names]
+    if absent:
+        raise ValueError(f"{path.name} has no column {', '.join(absent)}")
+    for field in table.schema:
+        is_right = types.is_string if field.name == "group" else _is_number
+        if not is_right(field.type):
+            raise ValueError(f"{path.name} has a column {field.name[:40]!r} of {field.type}")
+    return table
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind))
 
 
 def run_name(data: str, algorithm: str, seed: int, fingerprint: str) -> str:
@@ -358,4 +380,8 @@ def _parse(columns: list[str], line: str) -> dict[str, float] | None:
         row = {name: int(text) if _INT.fullmatch(text) else float(text) for name, text in fields if text}
     except ValueError:  # not a number, or not as many as there are columns
         return None
-    return row if "round" in row else None
+    return row if _is_round(row.get("round")) else None
+
+
+def _is_round(value: float | None) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**53

@@ -19,7 +19,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request, check_same_engine
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
-from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require
+from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
 from fedlit.gathering import RoundOptions
 from fedlit.history import EXTRA_METRICS
 from fedlit.initial import InitialWeights, draw_initial_weights
@@ -343,7 +343,8 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
                 check_rounds(folder, found.rounds, self.max_epochs)
                 check_fits(found, client, data)
             if found is not None and found.engine is not None:
-                check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
+                with understood(found.path):
+                    check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
             if found is not None:
                 done = found.rounds == self.max_epochs
                 more = ", so nothing is left to train; more rounds are added with --trainer.rounds" if done else ""

@@ -23,7 +23,7 @@ from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
 from fedlit.engines.lean import lean_wrapper, written_out
 from fedlit.engines.operators import cxx, load_operators
 from fedlit.engines.products import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
-from fedlit.places import cache_home
+from fedlit.places import cache_home, make_private
 
 log = logging.getLogger("fedlit")
 
@@ -68,17 +68,19 @@ def builders_key() -> str:
 
 @cache
 def writable(folder: Path) -> Path:
-    """The folder, or one for this process alone where it cannot be written: a cache may cost time, and no run."""
+    """The folder, or one for this process alone where it cannot be written, or others can: a cache may cost no run."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            return folder
+        reason = make_private(folder)
+        if reason is None:
+            with TemporaryFile(dir=folder):
+                return folder
     except OSError as error:
-        log.warning(
-            f"{folder} cannot be written ({error.strerror}): programs are compiled anew in every run. Give a folder "
-            "that can be written in FEDLIT_CACHE."
-        )
-    own = mkdtemp(prefix="fedlit-")
+        reason = f"{folder} cannot be written ({error.strerror})"
+    log.warning(
+        f"{reason}: programs are compiled anew in every run. Give a folder in FEDLIT_CACHE in which you can write, and "
+        "nobody else (chmod 700)."
+    )
+    own = mkdtemp(prefix="fedlit-")  # of mode 700
     atexit.register(shutil.rmtree, own, ignore_errors=True)
     return Path(own)
 
