@@ -80,10 +80,9 @@ def misplaced(message: str, key: str, hint: str) -> str:
     if found := re.search(
         r"not correspond to a subclass of (\w+)(?:.|\n)*?Given value: (?:{'class_path': ')?([^\s']+)", message
     ):
-        inner = re.search(
-            rf"'{key.rpartition('.')[2]}': {{'class_path': '([^']+)'", message
-        )  # one of a class's options
-        return f"{key} names '{inner[1] if inner else found[2]}', which is not a {found[1]}. Give a class that is one. {hint}"
+        option = rf"'{key.rpartition('.')[2]}': {{'class_path': '([^']+)'"  # one within a class's options
+        name = inner[1] if (inner := re.search(option, message)) else found[2]
+        return f"{key} names '{name}', which is not a {found[1]}. Give a class that is one. {hint}"
     if found := re.search(r"unrecognized arguments: (\S+)", message):
         return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {hint}"
     if found := re.search(r"argument --([\w.]+): expected one argument", message):
