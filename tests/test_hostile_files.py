@@ -53,6 +53,11 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
 TAG = f"model: !!python/object/apply:os.system ['touch {PROOF}']\n"
 
 
+def ran() -> bool:
+    """Whether code of a file did, wherever the process was then."""
+    return any(Path().rglob(PROOF))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three rounds."""
@@ -140,7 +145,7 @@ def test_a_damaged_config_of_a_run_is_refused(
     message = refusal(words)
     assert str(CONFIG) in message
     assert said in message
-    assert not Path(PROOF).exists()
+    assert not ran()
 
 
 # YAML that a user gives
@@ -203,7 +208,7 @@ def test_a_file_that_is_not_a_checkpoint_of_fedlit_is_refused(
 ) -> None:
     damage()
     assert said in refusal(words)
-    assert not Path(PROOF).exists()
+    assert not ran()
 
 
 def strangers(loop: dict[str, Any]) -> None:
@@ -322,13 +327,13 @@ def evil_module(run: Path) -> None:
 @pytest.mark.usefixtures("evil_module", "figures_are_not_drawn")
 def test_looking_at_a_run_imports_nothing_that_its_config_names(call: Call, words: str) -> None:
     assert call(words).code == 0
-    assert not Path(PROOF).exists()
+    assert not ran()
 
 
 @pytest.mark.usefixtures("evil_module")
 def test_evaluating_a_run_builds_what_its_config_names(call: Call) -> None:
     assert call("evaluate run").code == 2
-    assert Path(PROOF).exists()
+    assert ran()
 
 
 # initial weights
@@ -367,7 +372,7 @@ def test_initial_weights_that_are_not_plain_numbers_are_refused(
 ) -> None:
     Path("w.pt").write_bytes(content())
     assert said in refusal(f"fit {TINY} --run new --model.init_from.file w.pt")
-    assert not Path(PROOF).exists()
+    assert not ran()
 
 
 # data
@@ -425,7 +430,7 @@ def test_a_hostile_npz_is_refused(workplace: Path, options: dict[str, Any]) -> N
     office(**options)
     with pytest.raises(DataError, match=r"office_caltech10_surf\.npz cannot be used"):
         read_office(Path())
-    assert not Path(PROOF).exists()
+    assert not ran()
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps({"a": 1})], ids=["empty", "text", "pickle"])
@@ -453,7 +458,7 @@ def test_a_hostile_batch_of_cifar_is_refused_and_runs_nothing(workplace: Path, c
         Path("cifar-10-batches-py", name).write_bytes(content())
     with pytest.raises(DataError, match="cannot be used"):
         read_cifar10(Path())
-    assert not Path(PROOF).exists()
+    assert not ran()
 
 
 @pytest.mark.parametrize(
@@ -530,7 +535,7 @@ X, Y, CLIENT = np.ones((40, 3), "float32"), np.arange(40) % 3, np.arange(40) % 4
     [
         {"x": X * np.nan},
         {"x": X * np.inf},
-        {"x": (X * 1e6).astype("float16")},
+        {"x": X.astype("float16") * np.float16(np.inf)},
         {"x": X + 1j},
         {"x": X.astype(object)},
         {"x": X > 0},
@@ -551,7 +556,7 @@ X, Y, CLIENT = np.ones((40, 3), "float32"), np.arange(40) % 3, np.arange(40) % 4
     ids=lambda arrays: "-".join(f"{name} {getattr(value, 'dtype', value)}" for name, value in arrays.items()),
 )
 def test_arrays_that_are_not_samples_are_refused(arrays: dict[str, Any]) -> None:
-    with np.errstate(over="ignore"), pytest.raises(DataError):
+    with pytest.raises(DataError):
         TensorData(**{"x": X, "y": Y, "client": CLIENT, **arrays})
 
 
