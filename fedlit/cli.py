@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 from fedlit.errors import ConfigError, FedlitError, nearest
 
@@ -51,6 +52,14 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
     except KeyboardInterrupt:
         tell("stopped at once; a run with checkpoints can be continued with --resume.")
         code = 130
+    except MemoryError as error:
+        if debug:
+            raise
+        tell(
+            f"the memory is full ({error or 'nothing more can be had'}). Give the run more, or make it smaller; a run "
+            "with checkpoints can be continued with --resume."
+        )
+        code = 1
     except Exception:
         if not another_tells():
             raise
@@ -90,8 +99,9 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
     if name not in WORDS_ONLY:
         import_all()
     ready()
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # a config may name a class of the user's, in the folder where fedlit is called
+    here = str(Path.cwd())  # by its name: the parser reads a config from within that config's folder
+    if here not in sys.path:
+        sys.path.insert(0, here)  # a config may name a class of the user's, in the folder where fedlit is called
     if name == "fit":
         from fedlit.commands.fit import fit  # Lightning's command line takes two seconds to import
 

@@ -1,6 +1,8 @@
 """Parts of client records: a resumed run keeps its own, says what it lost, and merges nothing of others."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -148,3 +150,15 @@ def test_a_part_that_the_newest_checkpoint_does_not_know_yet_is_made_again_witho
 def test_clients_parquet_does_not_name_the_run(begun: Call) -> None:
     assert pq.read_schema("run/clients.parquet").metadata is None
     assert pq.read_schema(PART).metadata.keys() == {b"fedlit.run"}
+
+
+def test_parts_are_read_and_joined_without_a_thread(begun: Call) -> None:
+    code = (
+        "import os, pathlib, pyarrow.compute, pyarrow.parquet\n"
+        "from fedlit.clientparts import joined, parts_in, read_part\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "joined([read_part(part.path) for part in parts_in(pathlib.Path('run/clients'))])\n"
+        "print(len(os.listdir('/proc/self/task')) - before)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "0\n"
