@@ -16,11 +16,15 @@ from pytorch_lightning.callbacks import Checkpoint
 from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
+from fedlit.checkpointform import fault_in
+from fedlit.client import Client
+from fedlit.data.base import FederatedDataModule
 from fedlit.errors import DamagedRowsError, ResumeError, RunError
 from fedlit.loop import FederatedLoop
 from fedlit.ranks import Ranks
 from fedlit.rowstore import RowStore
 from fedlit.run import RunFolder
+from fedlit.weights_file import is_whole
 
 log = logging.getLogger("fedlit")
 
@@ -79,7 +83,8 @@ class RunCheckpoint(Checkpoint):
             log.warning(str(error))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """The W&B run's id: a resumed run continues its own curve."""
+        """The W&B run's id: a resumed run continues its own curve. And which parts of client records are the run's."""
+        checkpoint["client_parts"] = self.folder.parts.state_dict()
         wandb = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
         checkpoint["wandb_id"] = wandb[0].version if wandb else None
 
@@ -158,38 +163,65 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
 
     A damaged last.ckpt, or one whose rows on disk are damaged, falls back to previous.ckpt, and a line says so.
     """
-    damaged: list[str] = []
+    reasons: dict[str, str] = {}
     rows_error: DamagedRowsError | None = None
     for path in (folder.last, folder.previous):
         if not path.exists():
             continue
-        content = read_checkpoint(path)
-        if content is None:
-            damaged.append(path.name)
-            continue
-        loop = content["loops"]["fit_loop"]
+        content, reason = look_at(path)
         try:
-            check_rows(loop["clients"], path.parent)
+            if content is not None:
+                check_rows(content["loops"]["fit_loop"]["clients"], path.parent)
         except DamagedRowsError as error:
             rows_error = rows_error or error
-            damaged.append(path.name)
+            content, reason = None, f"{error.file.name}: {error.what}"
+        if content is None:
+            reasons[path.name] = reason
             continue
-        found = Found(path, loop["rounds"], loop["engine"], content)
-        if damaged:
-            why = f" ({rows_error.file.name}: {rows_error.what})" if rows_error is not None else ""
+        loop = content["loops"]["fit_loop"]
+        for name, why in reasons.items():
             log.warning(
-                f"{folder.checkpoints / damaged[0]} is damaged{why}; continuing from {path.name}, "
-                f"after round {found.rounds}."
+                f"{folder.checkpoints / name} is damaged{f' ({why})' if why else ''}; continuing from {path.name}, "
+                f"after round {loop['rounds']}."
             )
-        return found
+        return Found(path, loop["rounds"], loop["engine"], content)
     if rows_error is not None:
         raise rows_error
-    if damaged:
+    if reasons:
+        why = "".join(f"; in {name} {reason}" for name, reason in reasons.items() if reason)
         raise ResumeError(
-            f"{' and '.join(damaged)} in {folder.checkpoints} cannot be read: the files are damaged. Restore them from "
-            "a copy, or start the run anew with --overwrite."
+            f"{' and '.join(reasons)} in {folder.checkpoints} cannot be read: the files are damaged, or not "
+            f"fedlit's{why}. Restore them from a copy, or start the run anew with --overwrite."
         )
     return None
+
+
+def look_at(path: Path) -> tuple[dict[str, Any] | None, str]:
+    """The content of a checkpoint; or None, and what is wrong with it."""
+    content = read_tensors(path)
+    if content is None:
+        return None, ""
+    fault = fault_in(content)
+    return (content, "") if fault is None else (None, fault)
+
+
+def check_fits(found: Found, client: Client, data: FederatedDataModule) -> None:
+    """ResumeError for a checkpoint of another net, or of clients that the data do not have."""
+    saved, own = found.content["state_dict"], client.state_dict()
+    for name, value in own.items():
+        shape = getattr(saved.get(name), "shape", None)
+        if name.startswith("net.") and shape != value.shape:
+            has = "it is not there" if shape is None else f"it has the shape {tuple(shape)} there"
+            raise ResumeError(
+                f"{found.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, and {has}. "
+                "Restore the file, or start the run anew with --overwrite."
+            )
+    most = max(found.content["loops"]["fit_loop"]["clients"]["clients"], default=0)
+    if most >= data.num_clients and not data.is_fresh:
+        raise ResumeError(
+            f"{found.path} is not a checkpoint of this run: it has a row of client {most}, but there are "
+            f"{data.num_clients} clients. Restore the file, or start the run anew with --overwrite."
+        )
 
 
 def recorded_wandb_id(folder: RunFolder) -> str | None:
@@ -219,8 +251,8 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 def read_tensors(path: Path) -> dict[str, Any] | None:
     """The inverse of `write_tensors`, tensors and plain data only; None if the file is damaged."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            if archive.testzip() is not None:  # torch.load does not look at the checksums
+        with path.open("rb") as file:
+            if not is_whole(file):
                 return None
         content = torch.load(path, map_location="cpu", weights_only=True)
     except DAMAGE:

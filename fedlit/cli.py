@@ -55,6 +55,14 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
     except KeyboardInterrupt:
         tell("stopped at once; a run with checkpoints can be continued with --resume.")
         code = 130
+    except MemoryError as error:
+        if debug:
+            raise
+        tell(
+            f"the memory is full ({error or 'nothing more can be had'}). Give the run more, or make it smaller; a run "
+            "with checkpoints can be continued with --resume."
+        )
+        code = 1
     except Exception:
         if not another_tells():
             raise

@@ -138,6 +138,18 @@ def explained(path: Path) -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def understood(checkpoint: object) -> Iterator[None]:
+    """Around what is built from a checkpoint: content of another form is a ResumeError, whatever it fails with."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
+        raise ResumeError(
+            f"{checkpoint} is not a checkpoint of this run: it cannot be understood ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}). Restore it from a copy, or start the run anew with --overwrite."
+        ) from error
+
+
 def _happened(where: str | Callable[[], str]) -> str:
     return f"This happened {where if isinstance(where, str) else where()}."
 

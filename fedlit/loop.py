@@ -24,7 +24,7 @@ from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.choose import Choice
 from fedlit.engines.device import Device
-from fedlit.errors import located
+from fedlit.errors import located, understood
 from fedlit.gathering import Gathering, RoundOptions
 from fedlit.history import Best, History
 from fedlit.measuring import MeasureOptions, Measuring
@@ -259,6 +259,10 @@ class FederatedLoop(_FitLoop):
 
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
         """Continue after `rounds` rounds; all of Lightning's counters say the same."""
+        with understood(self.trainer.ckpt_path):
+            self._restore(state_dict)
+
+    def _restore(self, state_dict: dict[str, Any]) -> None:
         path = self.trainer.ckpt_path
         self.state.load_state_dict(state_dict, Path(path).parent if path else None, self.ranks)
         for server in self.federation.servers:

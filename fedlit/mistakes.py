@@ -133,7 +133,7 @@ def _keeps_statistics(trace: TracebackType | None, net: nn.Module) -> str | None
     names = {id(module): name for name, module in net.named_modules()}
     passed = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace)]
     inner = next((module for module in reversed(passed) if id(module) in names), None)
-    return names[id(inner)] if isinstance(inner, nn.Module) and inner._buffers else None
+    return names[id(inner)] if isinstance(inner, nn.Module) and has_buffers(inner) else None
 
 
 def _holds_batch(trace: TracebackType | None) -> bool:
@@ -141,3 +141,8 @@ def _holds_batch(trace: TracebackType | None) -> bool:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and any(isinstance(value, Batch) for value in trace.tb_frame.f_locals.values())
+
+
+def has_buffers(module: nn.Module) -> bool:
+    """Whether a module itself keeps buffers, whatever those inside it do."""
+    return next(module.buffers(recurse=False), None) is not None

@@ -12,3 +12,18 @@ def data_root(root: str | None) -> Path:
 def cache_home() -> Path:
     """The folder of compiled programs and mapped arrays: the one in FEDLIT_CACHE, else ~/.cache/fedlit."""
     return Path(os.environ.get("FEDLIT_CACHE", Path.home() / ".cache" / "fedlit"))
+
+
+def make_private(folder: Path) -> str | None:
+    """Make a folder of the cache in which this user alone can write; why it is not so, or None.
+
+    What is kept there is run, or mapped: whoever can write there could run code as this user.
+    """
+    for place in (cache_home(), folder):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = place.stat()
+        if about.st_uid != os.getuid():
+            return f"{place} belongs to another user"
+        if about.st_mode & 0o022:
+            return f"others may write in {place}"
+    return None

@@ -8,11 +8,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from fedlit.checkpoint import Found, find_checkpoint
+from fedlit.checkpoint import Found, check_fits, find_checkpoint
 from fedlit.client import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
-from fedlit.errors import RunError
+from fedlit.errors import RunError, understood
 from fedlit.evaluate import Evaluator
 from fedlit.measuring import MeasureOptions, Measuring
 from fedlit.params import Params, at_least_single, load
@@ -34,6 +34,7 @@ class Restored:
 
     def __init__(self, folder: RunFolder, found: Found) -> None:
         self.folder = folder
+        self.found = found
         self.rounds = found.rounds
         self._loop: dict[str, Any] = found.content["loops"]["fit_loop"]
         self.model: Params = {
@@ -44,7 +45,8 @@ class Restored:
         """What is measured as global, under the net's own names."""
         self.personal = Personal(**self._loop.get("personal", {}))
         self.states = ClientStates()
-        self.states.load_state_dict(self._loop["clients"], found.path.parent)
+        with understood(found.path):
+            self.states.load_state_dict(self._loop["clients"], found.path.parent)
 
     @classmethod
     def of(cls, path: Path) -> Self:
@@ -102,6 +104,7 @@ class Restored:
         data.cast(at_least_single(dtype))
         check_net(client, data)
         client.prepare()
+        check_fits(self.found, client, data)
         load(client.net, self.model)
 
     def evaluator(self, client: Client, data: FederatedDataModule) -> Evaluator:

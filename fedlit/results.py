@@ -111,8 +111,8 @@ class Run:
         except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
             why = " ".join(str(error).split())
             raise RunError(
-                f"The client records in {self.path} cannot be read ({why}). Delete clients.parquet there: the files in "
-                "clients/ hold the same rows."
+                f"The client records in {self.path} cannot be read ({why}). Delete what is damaged: clients.parquet "
+                "and the files in clients/ hold the same rows."
             ) from error
 
     @cached_property
@@ -159,7 +159,21 @@ def read_run(folder: Path) -> Run:
     summary = read_json(files.summary)
     check_consistent(files, rounds, rows, summary)
     declare_states(summary, files.summary)
-    return Run(folder, settings, rounds, rows, summary, read_json(files.partition))
+    run = Run(folder, settings, rounds, rows, summary, read_json(files.partition))
+    check_seeds(run)
+    return run
+
+
+def check_seeds(run: Run) -> None:
+    """RunError where what tells runs apart is not what fedlit writes."""
+    try:
+        is_right = min(run.seed) >= 0
+    except (TypeError, ValueError):
+        is_right = False
+    if not is_right:
+        raise RunError(f"{run.path / 'config.yaml'} has a seed that is not a whole number. Restore it.")
+    if not isinstance(run.partition_hash, str | None):
+        raise RunError(f"{run.path / 'partition.json'} has a hash that is not a text. Restore it, or delete the file.")
 
 
 def read_servers(folder: Path) -> "pyarrow.Table":
@@ -196,10 +210,7 @@ def declare_states(summary: dict[str, Any], path: Path) -> None:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """config.yaml of a run; RunError if it is damaged or does not say what was trained on what."""
-    try:
-        config = read_config(path)
-    except UnicodeDecodeError as error:
-        raise RunError(f"{path} is not text ({error}). Restore it, or leave this run out.") from error
+    config = read_config(path)
     absent = [name for name in ("model", "data") if not config.get(name)]
     if absent:
         raise RunError(f"{path} does not name {' and '.join(absent)}. Restore it, or leave this run out.")
@@ -208,13 +219,15 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The content of a JSON file, empty if there is none; RunError if it is damaged."""
-    if not path.is_file():
+    if not path.exists():
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise RunError(f"{path} cannot be read ({error}). Delete it and continue the run with --resume.") from error
-    return content if isinstance(content, dict) else {}
+    if not isinstance(content, dict):
+        raise RunError(f"{path} holds no keys. Delete it and continue the run with --resume.")
+    return content
 
 
 def find_runs(places: Iterable[Path]) -> list[Run]:

@@ -99,7 +99,11 @@ class RowStore:
         used = {place.slot for place in store._places.values()}
         # Rounded up: the file ends with its last row, not with that row's slot.
         in_file = max(0, -(-(path.stat().st_size - store._start) // store._stride))
-        store._slots = max(in_file, *(slot + 1 for slot in used), 0)
+        if used and not 0 <= min(used) <= max(used) < in_file:
+            raise DamagedRowsError(path, f"it has {in_file} rows, and row {max(used)} is asked for")
+        if len(used) < len(store._places):
+            raise DamagedRowsError(path, "two clients have the same row")
+        store._slots = in_file
         unused = [slot for slot in range(store._slots) if slot not in used]  # by this checkpoint, perhaps by another
         store._retired = {0: unused}
         return store
@@ -290,10 +294,23 @@ def _read_header(path: Path) -> RowLayout:
         raise DamagedRowsError(path, f"it cannot be read ({error.strerror})") from error
     if magic != _MAGIC or len(text) != length or zlib.crc32(text) != checksum:
         raise DamagedRowsError(path, "its beginning is not that of client rows")
-    parts = json.loads(text)
-    return RowLayout(
-        {name: getattr(torch, dtype) for name, dtype, *_ in parts}, {name: tuple(shape) for name, _, *shape in parts}
-    )
+    try:
+        parts = json.loads(text)
+        dtypes = {name: _dtype(dtype) for name, dtype, *_ in parts}
+        layout = RowLayout(dtypes, {name: tuple(shape) for name, _, *shape in parts})
+        is_possible = 0 < layout.width <= path.stat().st_size
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise DamagedRowsError(path, f"its beginning does not say what a row is ({error})") from error
+    if not is_possible:
+        raise DamagedRowsError(path, f"its beginning says that a row has {layout.width} bytes")
+    return layout
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name} is not a type of numbers")
+    return dtype
 
 
 def _whole_pages(size: int) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from numpy.typing import ArrayLike
 
+from fedlit.clientparts import ClientParts, encoded, joined, parts_in, read_part
 from fedlit.errors import RunError, explained, require
 from fedlit.lock import FolderLock
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
 
 _INT = re.compile(r"-?\d+")
-_PART = re.compile(r"(\d{8})-(\d{8})\.parquet")  # first and last round, both included
 _DTYPES = {"round": "int64", "client": "int64", "size": "int64", "group": "str"}  # any other column: float64
 
 
@@ -54,6 +54,7 @@ class RunFolder:
         self._metrics_fd: int | None = None
         self._last_row = (-1, 0)  # its round, and where it begins in metrics.csv
         self._evaluated: list[dict[str, np.ndarray]] = []  # client records not yet on disk, one entry per round
+        self.parts = ClientParts(self.clients_dir, self.write_bytes)
 
     def holds_run(self) -> bool:
         """Whether a run was started here before."""
@@ -107,6 +108,10 @@ class RunFolder:
     def write_text(self, path: Path, text: str) -> None:
         """Write or replace a text file atomically."""
         self.write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
+
+    def write_bytes(self, path: Path, content: bytes) -> None:
+        """Write or replace any file atomically."""
+        self.write_atomically(path, lambda tmp: tmp.write_bytes(content))
 
     def write_json(self, path: Path, obj: Any) -> None:
         """Write or replace a JSON file atomically."""
@@ -207,33 +212,30 @@ class RunFolder:
 
         filled = [columns for columns in self._evaluated if len(columns["round"])]
         if filled:
-            table = pyarrow.concat_tables([pyarrow.table(columns) for columns in filled], promote_options="default")
-            first, last = int(filled[0]["round"][0]), int(filled[-1]["round"][0])
-            self._write_table(_part(self.clients_dir, first, last), table)
+            tables = [pyarrow.table(columns) for columns in filled]
+            self.parts.add(pyarrow.concat_tables(tables, promote_options="default"))
         self._evaluated = []
 
-    def drop_clients_after(self, round: int) -> None:
+    def drop_clients_after(self, round: int, parts: Mapping[str, Any] | None = None) -> None:
         """Forget the records of later rounds, which a resumed run makes again.
 
         clients.parquet goes too: the parts hold its rows, and it would hide the rounds to come.
-        """
-        from pyarrow import compute, parquet
 
+        Args:
+            round: of the checkpoint.
+            parts: what the checkpoint holds of the parts.
+        """
         with explained(self.clients_dir):
             _remove(self.clients, *self.clients_dir.glob("*.parquet.tmp"))
-            for first, last, path in _parts(self.clients_dir):
-                if first > round:
-                    path.unlink()
-                elif last > round:  # replaced, then renamed: no instant shows a row twice
-                    table = parquet.read_table(path)
-                    self._write_table(path, table.filter(compute.field("round") <= round))
-                    os.replace(path, _part(self.clients_dir, first, round))
+            self.parts.keep_until(round, parts)
 
     def finish_clients(self) -> None:
         """Join all parts into clients.parquet, sorted by round and client; the parts stay for a later resume."""
         self.flush_clients()
-        if _parts(self.clients_dir):
-            self._write_table(self.clients, _read_parts(self.clients_dir))
+        with explained(self.clients_dir):
+            tables = self.parts.tables()
+        if tables:
+            self._write_table(self.clients, joined(tables))
 
     def write_servers(self, columns: Mapping[str, np.ndarray]) -> None:
         """Write servers.parquet anew: its rows are few, and every checkpoint holds them."""
@@ -248,9 +250,7 @@ class RunFolder:
         self._metrics_fd = None
 
     def _write_table(self, path: Path, table: "pyarrow.Table") -> None:
-        from pyarrow import parquet
-
-        self.write_atomically(path, lambda tmp: parquet.write_table(table, tmp))
+        self.write_bytes(path, encoded(table))
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -261,9 +261,13 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     columns = lines[0].split(",") if lines else []
     if columns[:1] != ["round"]:
         raise RunError(f"{path}, line 1: the header does not start with 'round'. Is it the metrics.csv of a run?")
-    rows = []
+    if len(set(columns)) < len(columns):
+        raise RunError(f"{path}, line 1: a column stands twice. Restore the file, or leave this run out.")
+    rows: list[dict[str, float]] = []
     for number, line in enumerate(lines[1:], start=2):
         row = _parse(columns, line)
+        if row is not None and rows and row["round"] <= rows[-1]["round"]:
+            raise RunError(f"{path}, line {number}: round {row['round']} comes after round {rows[-1]['round']}.")
         if row is not None:
             rows.append(row)
         elif torn or number < len(lines):
@@ -276,14 +280,33 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 def read_clients(folder: Path) -> "pyarrow.Table":
     """The client records of a run folder by round and client: clients.parquet, or the parts of an unfinished run."""
-    from pyarrow import parquet
-
     run = RunFolder(folder)
     if run.clients.exists():
-        return parquet.read_table(run.clients)
-    if not _parts(run.clients_dir):
+        return checked_records(run.clients, read_part(run.clients))
+    parts = parts_in(run.clients_dir)
+    if not parts:
         raise RunError(f"{folder} holds no client records. Give the folder of a run that has evaluated its clients.")
-    return _read_parts(run.clients_dir)
+    return joined([read_part(part.path) for part in parts])
+
+
+def checked_records(path: Path, table: "pyarrow.Table") -> "pyarrow.Table":
+    """The table; ValueError where its columns are not those of client records."""
+    from pyarrow import types
+
+    absent = [name for name in ("round", "client", "group") if name not in table.column_names]
+    if absent:
+        raise ValueError(f"{path.name} has no column {', '.join(absent)}")
+    for field in table.schema:
+        is_right = types.is_string if field.name == "group" else _is_number
+        if not is_right(field.type):
+            raise ValueError(f"{path.name} has a column {field.name[:40]!r} of {field.type}")
+    return table
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind))
 
 
 def run_name(data: str, algorithm: str, seed: int, fingerprint: str) -> str:
@@ -370,23 +393,8 @@ def _parse(columns: list[str], line: str) -> dict[str, float] | None:
         row = {name: int(text) if _INT.fullmatch(text) else float(text) for name, text in fields if text}
     except ValueError:  # not a number, or not as many as there are columns
         return None
-    return row if "round" in row else None
+    return row if _is_round(row.get("round")) else None
 
 
-def _part(folder: Path, first: int, last: int) -> Path:
-    return folder / f"{first:08d}-{last:08d}.parquet"
-
-
-def _parts(folder: Path) -> list[tuple[int, int, Path]]:
-    """First round, last round and path of each part, in order."""
-    found = ((_PART.fullmatch(path.name), path) for path in sorted(folder.glob("*.parquet")))
-    return [(int(match[1]), int(match[2]), path) for match, path in found if match]
-
-
-def _read_parts(folder: Path) -> "pyarrow.Table":
-    import pyarrow
-    from pyarrow import parquet
-
-    tables = [parquet.read_table(path) for _, _, path in _parts(folder)]
-    table = pyarrow.concat_tables(tables, promote_options="default")  # a column that a part lacks is null there
-    return table.sort_by([("round", "ascending"), ("client", "ascending")]).combine_chunks()
+def _is_round(value: float | None) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**53

@@ -167,8 +167,6 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
     """A resumed run must be the same run; only more rounds, loggers and the like may differ."""
-    if not folder.config.exists():
-        return
     recorded = read_config(folder.config)
     then, now = (flatten(deciding(c)) for c in (recorded, config))
     names = [name for name in sorted(then | now) if not name.endswith(f".net.{BROUGHT}")]
@@ -226,10 +224,24 @@ def meaning(name: str) -> str:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """config.yaml of a run folder."""
+    """config.yaml of a run folder, or a ResumeError: it cannot be read, or is not what fedlit writes there."""
     try:
         config = load_yaml(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        why = " ".join(str(error).split())
-        raise ResumeError(f"{path} is not YAML ({why}). Restore it, or start anew with --overwrite.") from error
-    return config if isinstance(config, dict) else {}
+        raise _not_a_config(path, f"is not YAML ({' '.join(str(error).split())})") from error
+    except UnicodeDecodeError as error:
+        raise _not_a_config(path, f"is not text ({error})") from error
+    except OSError as error:
+        raise _not_a_config(path, f"cannot be read ({error.strerror})") from error
+    if not isinstance(config, dict):
+        raise _not_a_config(path, f"holds no keys, but {type(config).__name__}")
+    for name in ("trainer", "model", "data"):
+        if not isinstance(config.get(name, {}), dict):
+            raise _not_a_config(
+                path, f"has {str(config[name])[:80]!r} as {name}, which is not what fedlit writes there"
+            )
+    return config
+
+
+def _not_a_config(path: Path, what: str) -> ResumeError:
+    return ResumeError(f"{path} {what}. Restore it; else leave this run out, or start it anew with --overwrite.")

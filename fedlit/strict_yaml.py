@@ -1,8 +1,18 @@
-"""YAML in which a key stands once: PyYAML takes the last of two without a word, and a setting is lost."""
+"""YAML that says what it means: a key stands once, and a document is no larger than it looks.
 
+PyYAML takes the last of two equal keys without a word, and a setting is lost. It also takes a few lines of aliases of
+aliases, which whoever reads them walks through as billions of values.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+
+DEEPEST = 100
+"""Levels of lists and mappings within each other."""
+MOST_REPEATED = 100_000
+"""Values that aliases may add to those that are written."""
 
 
 class TwiceError(yaml.MarkedYAMLError):  # type: ignore[misc]  # PyYAML ships no types
@@ -14,8 +24,38 @@ class TwiceError(yaml.MarkedYAMLError):  # type: ignore[misc]  # PyYAML ships no
         self.lines = (first.line + 1, second.line + 1)
 
 
+class TooLargeError(yaml.MarkedYAMLError):  # type: ignore[misc]  # PyYAML ships no types
+    """A document is too deep, or is far larger than what is written; the mark is where that was seen."""
+
+
 class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no types
-    """PyYAML's safe loader that refuses a key which stands twice, at any depth."""
+    """PyYAML's safe loader that refuses a key which stands twice, at any depth, and aliases that never end."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._depth = 0
+        self._sizes: dict[int, int] = {}  # of finished nodes, aliases followed, by identity
+        self._repeated = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """PyYAML's, which calls itself for what is within: so it ends where that is too much."""
+        mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise TooLargeError(problem=f"there are more than {DEEPEST} levels here", problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias and id(node) not in self._sizes:
+            raise TooLargeError(problem="a value is part of itself here", problem_mark=mark)
+        if is_alias:
+            self._repeated += self._sizes[id(node)]
+        else:
+            self._sizes[id(node)] = 1 + sum(self._sizes[id(part)] for part in parts_of(node))
+        if self._repeated > MOST_REPEATED:
+            raise TooLargeError(
+                problem=f"aliases (*) repeat more than {MOST_REPEATED} values up to here", problem_mark=mark
+            )
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         """PyYAML's, checked before merge keys (<<) are resolved: what a merged mapping holds may be overridden."""
@@ -30,6 +70,28 @@ class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no ty
         return node
 
 
+def parts_of(node: Any) -> Iterable[Any]:
+    """What a node holds: of a mapping, keys and values."""
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
+
+
 def load_yaml(text: str) -> object:
-    """The content of a YAML text, or one of PyYAML's errors; TwiceError is one of them."""
-    return yaml.load(text, StrictLoader)
+    """The content of a YAML text, or one of PyYAML's errors; TwiceError and TooLargeError are two of them."""
+    try:
+        return yaml.load(text, StrictLoader)
+    except ValueError as error:  # a number of thousands of digits, the 99th of May
+        raise yaml.YAMLError(str(error)) from error
+
+
+def check_size(text: str) -> None:
+    """TooLargeError for a text that another loader is about to read; where it is not YAML, that one says so."""
+    if "&" not in text and sum(map(text.count, "[{\n")) < DEEPEST:
+        return  # neither aliases nor depth: most texts are one word
+    try:
+        yaml.compose(text, StrictLoader)
+    except TooLargeError:
+        raise
+    except yaml.YAMLError:
+        return

@@ -13,14 +13,14 @@ from pytorch_lightning.loggers import Logger
 from pytorch_lightning.profilers import Profiler
 from torch import nn
 
-from fedlit.checkpoint import ReadOnce, RunCheckpoint, find_checkpoint
+from fedlit.checkpoint import ReadOnce, RunCheckpoint, check_fits, find_checkpoint
 from fedlit.client import Client
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.picture import draw_partition
 from fedlit.engines.choose import EngineName, Request, check_same_engine
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
-from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require
+from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
 from fedlit.gathering import RoundOptions
 from fedlit.history import EXTRA_METRICS
 from fedlit.initial import InitialWeights, draw_initial_weights, mark_trained
@@ -300,7 +300,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         ranks.same_tensors(client.net.state_dict())
         own = self.folder if ranks.is_first else None
         with own.claimed() if own is not None else nullcontext():
-            found = self._open_folder(own, data, config) if own is not None else None
+            found = self._open_folder(own, client, data, config) if own is not None else None
             served = client.served_by(self.loop.create_servers)
             with served, self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
                 super().fit(client, datamodule=data, ckpt_path=ranks.same(found) or ckpt_path, weights_only=True)
@@ -344,7 +344,9 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         save = super().save_checkpoint
         self.loop.state.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
 
-    def _open_folder(self, folder: RunFolder, data: FederatedDataModule, config: dict[str, Any]) -> Path | None:
+    def _open_folder(
+        self, folder: RunFolder, client: Client, data: FederatedDataModule, config: dict[str, Any]
+    ) -> Path | None:
         """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
         found = None
         if folder.holds_run() and not self.overwrite:
@@ -358,8 +360,10 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
             found = find_checkpoint(folder)
             if found is not None:
                 check_rounds(folder, found.rounds, self.max_epochs)
+                check_fits(found, client, data)
             if found is not None and found.engine is not None:
-                check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
+                with understood(found.path):
+                    check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
             if found is not None:
                 done = found.rounds == self.max_epochs
                 more = ", so nothing is left to train; more rounds are added with --trainer.rounds" if done else ""
@@ -369,7 +373,9 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         folder.create(config)
         if found is None:
             folder.drop_rows()
-        folder.drop_clients_after(found.rounds if found is not None else -1)
+            folder.drop_clients_after(-1)
+        else:
+            folder.drop_clients_after(found.rounds, found.content.get("client_parts"))
         folder.write_partition(data.describe())
         self.loop.folder = folder
         if found is None:

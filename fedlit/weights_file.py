@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,8 @@ class WeightsFile(ReadFromFile):
 
     def _tensors(self, content: bytes) -> Any:
         try:
+            if zipfile.is_zipfile(io.BytesIO(content)) and not is_whole(io.BytesIO(content)):
+                raise ValueError("a checksum is not that of what was written")
             return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception as error:  # on damaged or foreign bytes torch fails in more ways than it documents
             is_archive = zipfile.is_zipfile(io.BytesIO(content))
@@ -89,8 +91,28 @@ class WeightsFile(ReadFromFile):
                     f"{where}: '{key}' has shape {tuple(value.shape)} there and {tuple(own[key].shape)} in the net. "
                     "Give the net the options that it was trained with, or another file."
                 )
+            if not is_plain(value) or value.is_floating_point() != own[key].is_floating_point():
+                raise ConfigError(
+                    f"{where} that can be used: '{key}' is of {str(value.dtype).removeprefix('torch.')}, sparse, "
+                    f"quantized or without values. Save it as plain {str(own[key].dtype).removeprefix('torch.')}."
+                )
             if not bool(torch.isfinite(value).all()):
                 raise ConfigError(f"{where} that can be used: '{key}' has NaN or infinite values.")
+
+
+def is_plain(value: Tensor) -> bool:
+    """Whether a tensor holds its values one by one, as real numbers."""
+    return value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_complex())
+
+
+def is_whole(file: IO[bytes]) -> bool:
+    """Whether the archive in a file is as torch.save wrote it: checksums, which torch.load does not look at, and size.
+
+    What is larger inside than the file was packed, which torch.save never does: a few kB could fill the memory.
+    """
+    size = file.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
+        return sum(entry.file_size for entry in archive.infolist()) <= size and archive.testzip() is None
 
 
 def state_dict_in(content: Any) -> dict[str, Tensor]:

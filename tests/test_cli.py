@@ -733,3 +733,20 @@ def test_a_terminal_without_greek_letters_gets_question_marks(workplace: Path) -
     assert process.returncode == 0, err
     assert "FedBC" in out
     assert out.isascii()
+
+
+def test_a_full_memory_is_told_in_one_paragraph(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill(*_: object) -> None:
+        raise MemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr("fedlit.commands.list.main", fill)
+    assert "the memory is full (malloc of size 64 failed)" in refusal("list configs", code=1)
+
+
+def test_a_class_of_the_working_folder_is_found_by_a_config_of_another(call: Call) -> None:
+    Path("own_algorithm.py").write_text("import fedlit\n\n\nclass Mine(fedlit.FedAvg):\n    pass\n")
+    Path("configs").mkdir()
+    shipped = next(path for path in SHIPPED if path.name == "synthetic_fedavg.yaml").read_text()
+    Path("configs/mine.yaml").write_text(shipped.replace("class_path: FedAvg", "class_path: own_algorithm.Mine"))
+    answer = call(TINY.replace("synthetic_fedbc.yaml", "configs/mine.yaml").join(["fit ", ""]))
+    assert answer.code == 0

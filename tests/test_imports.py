@@ -21,6 +21,8 @@ LEVELS = {
             "measure",
             "task",
             "weights_file",
+            "checkpointform",
+            "clientparts",
             "colours",
             "errors",
             "keys",
@@ -139,7 +141,7 @@ def is_allowed(importer: str, target: str) -> bool:
     if source == part:
         return True
     if source in SIDE:
-        return part in ("keys", "errors", "lock", "measure", "places", "recorded")
+        return part in ("clientparts", "keys", "errors", "lock", "measure", "places", "recorded")
     return LEVELS[part] < LEVELS[source] or (LEVELS[part] == LEVELS[source] and LEVELS[part] in EQUALS_MAY_MEET)
 
 

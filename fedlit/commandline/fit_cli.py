@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
-from jsonargparse import DefaultHelpFormatter
+from jsonargparse import DefaultHelpFormatter, get_loader, set_loader
 from pytorch_lightning.cli import LightningArgumentParser, LightningCLI
 from pytorch_lightning.loggers import Logger
 from pytorch_lightning.utilities.exceptions import MisconfigurationException  # type: ignore[attr-defined]  # no __all__
@@ -18,7 +18,7 @@ from fedlit import __version__, models
 from fedlit import _public as _public  # the parser knows a class by its bare name once it is imported
 from fedlit.client import Client
 from fedlit.commandline.configs import given_configs
-from fedlit.commandline.parse_errors import explain, read_yaml
+from fedlit.commandline.parse_errors import bounded, explain, read_yaml
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, require
 from fedlit.progress import is_first_rank
@@ -32,6 +32,8 @@ from fedlit.weights_file import WeightsFile
 
 _LIBRARIES = ("torch", "torchvision", "torchmetrics", "pytorch_lightning", "lightning_fabric")
 _MANY = 40
+
+set_loader("yaml", bounded(get_loader("yaml")), exceptions=(yaml.YAMLError,))  # of options, and of files that they name
 
 
 class ShortHelp(DefaultHelpFormatter):

@@ -3,7 +3,7 @@
 import difflib
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from fedlit.server.optimizers import ServerOptimizer
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import Weighting
 from fedlit.settings import flatten
-from fedlit.strict_yaml import TwiceError, load_yaml
+from fedlit.strict_yaml import TooLargeError, TwiceError, check_size, load_yaml
 
 _BASES: dict[str, type] = {
     "model": Client,
@@ -40,6 +40,8 @@ _BASES: dict[str, type] = {
 }
 _CLOSE = 0.6
 """How alike a name must be to one in the same place, from 0 to 1."""
+_LONGEST = 80
+"""Characters of a value in a message."""
 
 
 def explain(message: str, parser: ArgumentParser, files: Mapping[str, object]) -> str:
@@ -75,8 +77,12 @@ def misplaced(message: str, key: str, hint: str) -> str:
     """A word that is missing, or stands where it does not belong; else the parser's own message in one line."""
     if found := re.search(r"Multiple subclasses with name (\w+)\. .*: (.*)\.", message):
         return f"{key} names the class '{found[1]}', and there are several. Give one of {found[2]}."
-    if found := re.search(r"not correspond to a subclass of (\w+)(?:.|\n)*Given value: (\S+)", message):
-        return f"{key} names '{found[2]}', which is not a {found[1]}. Give a class that is one. {hint}"
+    if found := re.search(
+        r"not correspond to a subclass of (\w+)(?:.|\n)*?Given value: (?:{'class_path': ')?([^\s']+)", message
+    ):
+        option = rf"'{key.rpartition('.')[2]}': {{'class_path': '([^']+)'"  # one within a class's options
+        name = inner[1] if (inner := re.search(option, message)) else found[2]
+        return f"{key} names '{name}', which is not a {found[1]}. Give a class that is one. {hint}"
     if found := re.search(r"unrecognized arguments: (\S+)", message):
         return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {hint}"
     if found := re.search(r"argument --([\w.]+): expected one argument", message):
@@ -87,6 +93,8 @@ def misplaced(message: str, key: str, hint: str) -> str:
         return f"{found[1]} is set by --{found[2]}. Give that instead."
     if found := re.search(r"argument (\w+) --> ([\w.]+):", message):
         return f"{found[2]} is set by --{found[1]}. Give that instead."
+    if found := re.search(r"Does not validate against any(?:.|\n)*Given value: (.*)", message):
+        return f"{key} is {found[1][:_LONGEST]!r}, which it cannot be. Give a class_path with its init_args. {hint}"
     return " ".join(message.split())
 
 
@@ -196,6 +204,8 @@ def read_yaml(path: str) -> object:
         raise ConfigError(
             f"{path}, line {second}: '{error.key}' is already given in line {first}. Keep one of the two."
         ) from error
+    except TooLargeError as error:
+        raise ConfigError(too_large(error, path)) from error
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         if "'\\t'" in str(error.problem):
@@ -203,3 +213,26 @@ def read_yaml(path: str) -> object:
         raise ConfigError(f"{path}{line}: this is not YAML ({error.problem}). Fix that line.") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path} cannot be read ({' '.join(str(error).split())}). Give a YAML file.") from error
+
+
+def too_large(error: TooLargeError, path: str = "") -> str:
+    """What is said of a document that is far larger than it looks."""
+    line = error.problem_mark.line + 1
+    where = f"{path}, line {line}" if path else f"An option's value, line {line}"
+    return f"{where}: {error.problem}. No setting needs that: write the values out, without anchors and aliases."
+
+
+def bounded(load: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The same loader of YAML for texts that are no larger than they look, ConfigError for others."""
+
+    def load_bounded(stream: str) -> Any:
+        try:
+            check_size(stream)
+        except TooLargeError as error:
+            raise ConfigError(too_large(error)) from error
+        try:
+            return load(stream)
+        except ValueError as error:  # a number of thousands of digits: the parser takes it for a text, and refuses that
+            raise yaml.YAMLError(str(error)) from error
+
+    return load_bounded

@@ -17,7 +17,7 @@ from fedlit.client import Client
 from fedlit.commandline.configs import resolve_configs
 from fedlit.commandline.fit_cli import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError, RunError
+from fedlit.errors import ConfigError
 from fedlit.restore import Restored
 from fedlit.settings import canonical, describe_client, flatten, read_config
 
@@ -53,8 +53,6 @@ def parts_of(restored: Restored, overrides: Sequence[str] = ()) -> Parts:
         overrides: options of `fit` that change the data.
     """
     path = restored.folder.config
-    if not path.is_file():
-        raise RunError(f"{path} is missing, so the run's client and data cannot be built. Restore it from a copy.")
     described = read_config(path)
     if "class_path" not in described.get("trainer", {}):
         client, data = built(path, overrides)

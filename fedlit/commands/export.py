@@ -1,6 +1,7 @@
 """`fedlit export`: the server's model and the users' own of a run, as plain state dicts that torch alone can load."""
 
 import argparse
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from fedlit.checkpoint import read_tensors, write_tensors
 from fedlit.restore import Restored
 from fedlit.run import RunFolder, chosen_by
 from fedlit.settings import read_config
+
+log = logging.getLogger("fedlit")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +43,11 @@ def main(args: argparse.Namespace) -> int:
 def exported(restored: Restored) -> dict[str, tuple[dict[Any, Any], str]]:
     """File -> its content and what it is."""
     files: dict[str, tuple[dict[Any, Any], str]] = {"global.pt": (restored.model, f"z after round {restored.rounds}")}
-    best = read_tensors(restored.folder.best) if restored.folder.best.exists() else None
-    if best is not None:
+    file = restored.folder.best
+    best = read_tensors(file) if file.exists() else None
+    if file.exists() and (best is None or not isinstance(best.get("model"), dict) or "round" not in best):
+        log.warning(f"{file} is damaged, or is not fedlit's: best.pt is left out.")
+    elif best is not None:
         files["best.pt"] = (best["model"], f"z after round {best['round']}, the best on validation")
     users, personal = restored.personal_models(), restored.personal
     if users:

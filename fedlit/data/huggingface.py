@@ -126,7 +126,7 @@ def read_folder(path: Path) -> Any:
         ) from error
     try:
         return datasets.load_from_disk(str(path))
-    except (OSError, ValueError, KeyError) as error:
+    except Exception as error:  # on damaged files the package fails in more ways than it documents
         raise DataError(
             f"data.dataset is {path}, which is not a folder that save_to_disk of the package datasets wrote "
             f"({' '.join(str(error).split())}). Give such a folder, or the object itself."

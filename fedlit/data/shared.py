@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.places import cache_home
+from fedlit.places import cache_home, make_private
 
 SMALLEST = 16_000_000
 """Bytes from which sharing is worth a file."""
@@ -23,6 +23,8 @@ def shared(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         return array
     path = cache_home() / "data" / f"{hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]}.bin"
     try:
+        if make_private(path.parent) is not None:  # others could change the data while a run uses them
+            return array
         if not path.is_file() or path.stat().st_size != array.nbytes:
             _write(path, array)
         mapped = np.memmap(path, np.uint8, "c", shape=array.shape)  # private pages only where somebody writes
@@ -33,7 +35,6 @@ def shared(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 def _write(path: Path, array: NDArray[np.uint8]) -> None:
     """To a name of its own first: another process must never map half a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(f".{os.getpid()}.part")
     try:
         draft.write_bytes(np.ascontiguousarray(array).data)

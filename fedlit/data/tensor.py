@@ -226,7 +226,11 @@ def check_one_per_sample(name: str, array: Array) -> None:
 
 
 def as_array(values: Array) -> Array:
-    """Lists are welcome too."""
+    """Lists are welcome too; what has values that are not there, or not one by one, is not."""
+    if isinstance(values, Tensor) and (values.layout != torch.strided or values.is_quantized or values.is_meta):
+        raise DataError("An array is sparse, quantized or without values. Pass plain ones: x.to_dense() in torch.")
+    if np.ma.is_masked(values):
+        raise DataError("An array is masked: some of its values do not count. Fill them in, or remove these rows.")
     return values if isinstance(values, Tensor) else np.asarray(values)
 
 

@@ -25,7 +25,7 @@ from fedlit.engines.lean import lean_wrapper, written_out
 from fedlit.engines.operators import cxx, load_operators, why_broken
 from fedlit.engines.products import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
 from fedlit.errors import RunError
-from fedlit.places import cache_home
+from fedlit.places import cache_home, make_private
 
 log = logging.getLogger("fedlit")
 
@@ -133,13 +133,13 @@ def builders_key() -> str:
 
 @cache
 def writable(folder: Path) -> Path:
-    """The folder, or one for this process alone where it cannot be written: a cache may cost time, and no run."""
+    """The folder, or one for this process alone where it cannot be written, or others can: a cache may cost no run."""
     reason = refusal(folder)
     if reason is None:
         return folder
     log.warning(
-        f"{folder} cannot be written ({reason}): programs are compiled anew in every run. Give a folder "
-        f"that can be written, with {ROOM >> 20} MB free, in FEDLIT_CACHE."
+        f"{folder} is not used as a cache: {reason}. Programs are compiled anew in every run. Give a folder in "
+        f"FEDLIT_CACHE in which you can write, and nobody else (chmod 700), with {ROOM >> 20} MB free."
     )
     return own_folder()
 
@@ -149,10 +149,10 @@ def own_folder() -> Path:
     try:
         own = Path(mkdtemp(prefix="fedlit-"))
     except OSError as error:
-        reason: str | None = error.strerror
+        reason: str | None = str(error.strerror)
     else:
         atexit.register(shutil.rmtree, own, ignore_errors=True)
-        reason = refusal(own)
+        reason = lack_of_room(own)
         if reason is None:
             return own
     raise RunError(
@@ -162,17 +162,24 @@ def own_folder() -> Path:
 
 
 def refusal(folder: Path) -> str | None:
-    """Why programs cannot be kept in the folder, which is made, or None.
+    """Why programs cannot be kept in the folder, which is made, or None."""
+    try:
+        return make_private(folder) or lack_of_room(folder)
+    except OSError as error:
+        return f"it cannot be written ({error.strerror})"
+
+
+def lack_of_room(folder: Path) -> str | None:
+    """Why programs cannot be written into a folder, or None.
 
     Room is asked for before torch tries what the processor can do: it takes a test that does not fit for an
     instruction that does not exist, and the program would have other bits.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder) as file:
             reserve(file.fileno())
     except OSError as error:
-        return error.strerror
+        return str(error.strerror)
     return None
 
 
@@ -194,7 +201,7 @@ def room_explained() -> Iterator[None]:
         if reason is None:
             raise
         raise RunError(
-            f"{cache_folder()} cannot be written ({reason}), so a program could not be compiled. Free some space, or "
+            f"A program could not be compiled into {cache_folder()}: {reason}. Free some space, or "
             "give another folder in FEDLIT_CACHE; then continue with --resume."
         ) from error
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from fedlit.data.partition.base import RowNumbers
 from fedlit.errors import DataError
 
+_MOST_PACKED = 200
+"""How often pictures and counts may be larger than their archive; zeros alone reach 1,000."""
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
@@ -147,6 +149,9 @@ def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
         absent = [name for name in names if name not in archive]
         if absent:
             raise damaged(path, f"it has no array '{absent[0]}' (there are {', '.join(sorted(archive)) or 'none'})")
+        packed, unpacked = path.stat().st_size, sum(entry.file_size for entry in archive.zip.infolist())
+        if unpacked > _MOST_PACKED * packed + 10**8:
+            raise damaged(path, f"its {packed:,} bytes would become {unpacked:,}")
         return [archive[name] for name in names]
 
 

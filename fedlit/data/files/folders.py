@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlit.data.files import Bytes, Labels, reading
+from fedlit.data.files import Bytes, Labels, damaged, reading
 from fedlit.data.partition.base import RowNumbers
 from fedlit.errors import DataError, require
 
@@ -61,6 +61,8 @@ def read_picture(path: Path, into: Bytes) -> None:
     """Put one picture, in colour and resized, into its place (3, size, size)."""
     from PIL import Image  # where it is used: most data sets need no Pillow
 
+    if not path.is_file():  # a pipe or a device would never end
+        raise damaged(path, "it is not a file")
     with reading(path), Image.open(path) as picture:
         resized = picture.convert("RGB").resize(into.shape[1:], Image.Resampling.BILINEAR)
         into[:] = np.asarray(resized).transpose(2, 0, 1)

@@ -20,6 +20,8 @@ import numpy as np
 from fedlit.data.files import Bytes, Labels, Layout, Pictures, Published, checked_labels, damaged, reading
 
 _SIDE = 28
+_LARGEST = 10**9
+"""Bytes; EMNIST's largest file has 547 million."""
 _FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -78,7 +80,9 @@ def _read_labels(path: Path, rows: int) -> Labels:
 def read_idx(path: Path, dimensions: int) -> Bytes:
     """The bytes of one idx file in their shape; a file that is too short or too long is refused."""
     with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-        content = file.read()
+        content = file.read(_LARGEST + 1)  # a .gz of kilobytes may hold gigabytes
+    if len(content) > _LARGEST:
+        raise damaged(path, f"it holds more than {_LARGEST:,} bytes, and no such set does")
     magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
     if content[:4] != magic:
         raise damaged(path, f"it starts with {content[:4].hex(' ')}, not with the magic number {magic.hex(' ')}")

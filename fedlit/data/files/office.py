@@ -50,8 +50,10 @@ def read_office(root: Path) -> dict[str, Features]:
 
 
 def _features(path: Path, counts: NDArray[Any], labels: NDArray[Any]) -> Features:
-    if counts.dtype.kind not in "iu" or counts.shape[1:] != (_WORDS,) or (counts.size and counts.min() < 0):
-        raise damaged(path, f"its counts are {counts.dtype} of shape {counts.shape}, not 0 or more of (rows, {_WORDS})")
+    if counts.dtype.kind not in "iu" or counts.shape[1:] != (_WORDS,) or not counts.size or counts.min() < 0:
+        raise damaged(
+            path, f"its counts are {counts.dtype} of shape {counts.shape}, not 0 or more of (rows, {_WORDS}), with rows"
+        )
     return Features(standardise(counts), checked_labels(path, labels, rows=len(counts), classes=len(CLASSES)))
 
 
