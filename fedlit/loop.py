@@ -278,7 +278,7 @@ class FederatedLoop(_FitLoop):
             return stack([{"sums": evaluator.sums(servers[number].measured, rows)[first.name]} for number in numbers])
 
         with threads(self.choice.evaluation_threads):
-            sums = self.ranks.divided([1] * len(servers), sums_of)["sums"]
+            sums = self.ranks.split_work([1] * len(servers), sums_of)["sums"]
         values: list[float] = first.value(sums, torch.full((len(servers),), len(rows), dtype=torch.float64)).tolist()
         return values
 
@@ -371,7 +371,7 @@ class FederatedLoop(_FitLoop):
         """Whether Lightning's max_time ends the run with this round, which is then the last."""
         left = [timer.time_remaining() for timer in self._callbacks() if isinstance(timer, Timer)]
         up = any(seconds is not None and seconds <= 0 for seconds in left)
-        return self.ranks.same(up) if left else False
+        return self.ranks.broadcast(up) if left else False
 
     def call(self, server: Server, hook: str, *args: Any) -> None:
         """Call a hook of every callback of a server, in order; most have something to do in one of them only."""
@@ -438,7 +438,7 @@ class FederatedLoop(_FitLoop):
         self._place_states()
         if self.choice is None:
             with self.device.client_at_home(client):
-                self.choice = self.ranks.same(self._choose())
+                self.choice = Choice(**self.ranks.broadcast(asdict(self._choose())))
         log.info(self.choice.line())
         log.info(self._room.line(self.choice))
         self.device = self.device.settled(
@@ -467,8 +467,9 @@ class FederatedLoop(_FitLoop):
     def _place_states(self) -> None:
         """Rows of clients in memory or on disk; what a resumed run has elsewhere is moved."""
         asked, ranks = self.options.states, self.ranks
-        folder = ranks.same(self.folder.checkpoints if self.folder is not None else None)
-        is_on_disk, line = ranks.same(on_disk(asked, self._need(folder))) if asked != "memory" else (False, None)
+        shared = ranks.broadcast(self.folder.checkpoints if self.folder is not None else None)
+        folder = Path(shared) if shared is not None else None
+        is_on_disk, line = ranks.broadcast(on_disk(asked, self._need(folder))) if asked != "memory" else (False, None)
         if line is not None:
             log.info(line)
         if is_on_disk and folder is not None:
@@ -576,7 +577,7 @@ class FederatedLoop(_FitLoop):
     def _agree_to_stop(self) -> None:
         """All ranks stop after the same round, whichever of them was asked."""
         if self.ranks.size > 1:
-            self._stop_agreed, stop = self.ranks.either([self.stopping.asked, self.trainer.should_stop])
+            self._stop_agreed, stop = self.ranks.any_rank([self.stopping.asked, self.trainer.should_stop])
             self.trainer.should_stop = stop
 
     def teardown(self) -> None:

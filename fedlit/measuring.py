@@ -201,7 +201,7 @@ class Measuring:
                 (self._adapted(model_of(user), user, steps), tests[user]) for user in users
             )
 
-        found = self.ranks.divided(tests.sizes[asked].tolist(), scores_of) if asked else {}
+        found = self.ranks.split_work(tests.sizes[asked].tolist(), scores_of) if asked else {}
         scores = {user: row(found, number) for number, user in enumerate(asked)}
         scores |= {user: kept[user] for user in users if user in kept}
         kept |= {user: scores[user] for user in users if rests(user)}

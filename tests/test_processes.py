@@ -1,7 +1,7 @@
 """Several processes, real ones: they give the bits of one, end together, and go on in any number."""
 
+import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
@@ -16,9 +16,10 @@ import torch
 from fedlit import FedAvg, FedBC, FederatedTrainer
 from fedlit.conformance.problem import LOCAL, largest_gap
 from fedlit.engines.choose import Request, check_same_engine
-from fedlit.errors import ConfigError, RankError, ResumeError
+from fedlit.errors import ConfigError, DamagedRowsError, DivergedError, FedlitError, RankError, ResumeError
+from fedlit.processes.error_json import from_json, to_json
 from fedlit.processes.group import rows_in_order
-from fedlit.processes.hub import Clock, Member, unpacked
+from fedlit.processes.monitor import IdleTimer
 from fedlit.ranks import divide
 from fedlit.rowlayout import RowLayout
 from fedlit.run import read_metrics
@@ -123,15 +124,45 @@ def test_rows_of_any_type_come_back_exactly() -> None:
 
 
 def test_time_for_which_a_process_was_stopped_itself_is_not_counted_as_silence() -> None:
-    clock = Clock(period=0.01)
+    timer = IdleTimer(period=0.01)
     time.sleep(0.2)
-    assert clock.passed() == 0.02
-    assert clock.passed() < 0.02
+    assert timer.passed() == 0.02
+    assert timer.passed() < 0.02
 
 
-def test_error_whose_class_is_not_known_here_still_ends_the_run() -> None:
-    unknown = pickle.dumps(RankError("x")).replace(b"RankError", b"NoneError")
-    assert "Rank 1 (process 7 on here) failed" in str(unpacked(unknown, Member(1, 7, "here")))
+class UsersError(Exception):
+    """Of a class that other modules do not know."""
+
+
+class UsersConfigError(ConfigError):
+    """Another one, which is fedlit's kind of error."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (RankError("x"), RankError, "x"),
+        (ZeroDivisionError("x"), ZeroDivisionError, "x"),
+        (KeyError("x"), KeyError, "'x'"),
+        (FileNotFoundError(2, "not there"), FileNotFoundError, "[Errno 2] not there"),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+        (DivergedError("x", round=3, client=7), DivergedError, "x"),
+        (DamagedRowsError(Path("rows.bin"), "cut off"), DamagedRowsError, "rows.bin is damaged: cut off."),
+        (UsersError("x"), RuntimeError, "UsersError: x"),
+        (UsersConfigError("x"), FedlitError, "UsersConfigError: x"),
+        (UnicodeDecodeError("utf8", b"x", 0, 1, "why"), RuntimeError, "UnicodeDecodeError: 'utf8' codec"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_error_that_travelled_as_json_has_its_class_and_its_words(
+    error: BaseException, kind: type[BaseException], said: str
+) -> None:
+    back = from_json(json.loads(json.dumps(to_json(error, "Rank 1 raised it."))))
+    assert type(back) is kind
+    assert str(back).startswith(said)
+    assert getattr(back, "exit_code", None) == getattr(error, "exit_code", None)
+    assert getattr(back, "round", None) == getattr(error, "round", None)
+    assert hasattr(back, "__notes__") == (not isinstance(error, FedlitError))
 
 
 def test_rank_without_rows_takes_the_layout_of_the_others_and_the_wider_type_counts() -> None:

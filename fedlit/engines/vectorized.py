@@ -261,7 +261,7 @@ class VectorizedEngine(Engine):
             for worker, share in zip(crew, shares, strict=True):
                 worker.train(share, task)
             return
-        with self.ranks.resting():  # a compiled window may last long, and no user's code runs in it
+        with self.ranks.without_timeout():  # a compiled window may last long, and no user's code runs in it
             self._run_in_threads(crew, shares, task)
 
     def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[Job]]], task: Task) -> None:
@@ -308,12 +308,12 @@ class VectorizedEngine(Engine):
             turned = self.compiles == "step" and not self.direct_convolution
             rows = channels_last(self.rows) if turned else self.rows
             program = LocalProgram(client, phase, rows, self.lanes, carried, context, task.batch_rows)
-            program.pulse = self.ranks.pulse
+            program.pulse = self.ranks.heartbeat
             crew = [self.worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
                 where = f"{task.where}, while it was traced and compiled for all clients"
-                with self.ranks.resting(), located(where), self.tally.preparing():
+                with self.ranks.without_timeout(), located(where), self.tally.preparing():
                     form = CompiledForm(program, crew[0], task, self.direct_convolution, self.compiles)
                 run = form if self.compiles == "loop" else step_by_step(form, program)
                 for worker in crew:
