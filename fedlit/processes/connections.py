@@ -76,7 +76,7 @@ class Connections:
             work.wait(SLICE)
         except RuntimeError as error:  # gloo has no type of its own for a closed connection
             if work.is_completed():
-                raise self.monitor.explain(error) from error
+                raise self.monitor.explain(error) from None
             return False
         return True
 

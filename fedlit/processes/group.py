@@ -139,6 +139,7 @@ class RankGroup(Ranks):
             raise
         finally:
             self.monitor.leave()
+            self.connections.close()
             set_death_signal(death_signal)
 
 

@@ -101,11 +101,11 @@ class Monitor(threading.Thread):
         super().__init__(name="fedlit-monitor", daemon=True)
         self.store, self.members, self.rank, self.timeout = store, members, rank, timeout
         self.me = members[rank]
-        self.period = min(1.0, timeout / 8)
+        self.period, self.sign_period = min(1.0, timeout / 8), min(SIGN_S, timeout / 8)
         self.ending: Ending | None = None
         """Why the run ends; None while all is well."""
         self._steps, self._is_working, self._steps_told = 0, False, 0
-        self._beats, self._unsigned = 0, 0.0
+        self._beats, self._progress, self._unsigned = 0, 0, 0.0
         self._watched = [Signs() if (rank == 0) != (other.rank == 0) else None for other in members]
         self._has_failed, self._own_error = False, ""
         self._asked, self._known, self._left = threading.Event(), threading.Event(), threading.Event()
@@ -165,23 +165,30 @@ class Monitor(threading.Thread):
     def run(self) -> None:
         """Look around in every period until the run is over."""
         timer = IdleTimer(self.period)
-        try:
-            while not self._left.is_set():
-                self._look(timer.passed())
-                self._looks += 1
-                time.sleep(0.02)
-                self._asked.wait(self.period)
+        while not self._left.is_set():
+            passed = timer.passed()
+            if self.ending is not None:
+                self._end_if_stuck(passed)
+            else:
+                self._look(passed)
+            self._looks += 1
+            time.sleep(0.02)
+            self._asked.wait(self.period)
+        with suppress(RuntimeError):  # the store is gone, or its machine
             self._say_goodbye()
-        except RuntimeError:  # the first rank had the store
-            self._learn(Ending(0, True, RankError(gone(self.members[0]))))
 
     def _look(self, passed: float) -> None:
+        try:
+            self._use_store(passed)
+        except RuntimeError:
+            lost = self.rank != 0  # the first rank had the store, or its launcher
+            why = gone(self.members[0]) if lost else f"The store of the processes' launcher is gone. {RESUME}"
+            self._learn(Ending(0, lost, RankError(why)))
+
+    def _use_store(self, passed: float) -> None:
         self._unsigned += passed
-        if self._unsigned >= min(SIGN_S, self.timeout / 8):
+        if self._unsigned >= self.sign_period:
             self._sign()
-        if self.ending is not None:
-            self._end_if_stuck(passed)
-            return
         if self._own_error:
             self.store.compare_set("ending", "", self._own_error)
         elif (lost := self._find_lost(passed)) is not None:
@@ -192,8 +199,7 @@ class Monitor(threading.Thread):
     def _sign(self) -> None:
         """One number shows life, the other one progress, which is expected while the main thread works."""
         if self._steps != self._steps_told or not self._is_working:
-            self._steps_told = self._steps
-            self._progress = self._beats
+            self._steps_told, self._progress = self._steps, self._progress + 1
         self._beats, self._unsigned = self._beats + 1, 0.0
         self.store.set(f"sign/{self.rank}", f"{self._beats} {self._progress}")
 
@@ -204,13 +210,18 @@ class Monitor(threading.Thread):
                 return lost_json(member, gone(member))
             if signs is None:
                 continue
-            beats, steps = map(int, self.store.get(f"sign/{member.rank}").split())
-            signs.see(beats, steps, passed)
-            if self._has_failed and signs.without_beat > 3 * min(SIGN_S, self.timeout / 8):
+            signs.see(*self._read_sign(member.rank), passed)
+            if self._has_failed and signs.without_beat > 3 * self.sign_period:
                 return lost_json(member, gone(member))
             if signs.without_step > self.timeout:
                 return lost_json(member, silent(member, self.timeout))
         return None
+
+    def _read_sign(self, rank: int) -> tuple[int, int]:
+        """Life and progress so far; a rank that has just come has given no sign yet."""
+        key = f"sign/{rank}"
+        beats, progress = self.store.get(key).split() if self.store.check([key]) else (0, 0)
+        return int(beats), int(progress)
 
     def _is_dead(self, member: Member) -> bool:
         """Whether it is a process of this machine that ended without a goodbye."""

@@ -46,13 +46,13 @@ class Rendezvous:
     def open(self, environment: ClusterEnvironment, nodes: int) -> Store:
         """The store: a private file where one command started all ranks; else the launcher's, or the first rank's."""
         if nodes == 1:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
+            os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
             if FOLDER in os.environ:
-                return FileStore(f"{os.environ[FOLDER]}/store", -1)
+                return FileStore(f"{os.environ.pop(FOLDER)}/store", -1)  # it is not for processes that this one starts
         address, port = HOST if nodes == 1 else environment.main_address, environment.main_port
         is_server = environment.global_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         if is_server and nodes == 1:
-            return serve_here(port, START_S)
+            return serve_here(port, START_S, f"MASTER_PORT is {port}", "Give another one")
         return TCPStore(address, port, is_master=is_server, timeout=timedelta(seconds=START_S), wait_for_workers=False)
 
     def meet(
@@ -91,19 +91,20 @@ def make_private_folder() -> None:
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == main else None)
 
 
-def serve_here(port: int, patience: float) -> TCPStore:
+def serve_here(port: int, patience: float, asked: str, remedy: str) -> TCPStore:
     """A store that only processes of this machine reach: torch's own socket would listen on all addresses.
 
     Args:
         port: to listen on; 0 takes a free one.
         patience: seconds that others may wait for an answer.
+        asked: who gave the port, as the beginning of an error's sentence.
+        remedy: the last sentence of the error, without its full stop.
     """
     try:
         held = socket.create_server((HOST, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"Port {port} of this machine cannot be listened on ({error.strerror}). Give the run another one: "
-            "MASTER_PORT for processes that you start yourself, --port for fedlit cloud."
+            f"{asked}, on which this process cannot listen: it is in use, or not allowed to this user. {remedy}."
         ) from error
     return TCPStore(
         HOST,

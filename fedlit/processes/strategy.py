@@ -29,7 +29,7 @@ from fedlit.processes import error_json, start_rank
 from fedlit.processes.connections import Connections
 from fedlit.processes.group import RankGroup
 from fedlit.processes.monitor import Monitor
-from fedlit.processes.rendezvous import RENDEZVOUS, make_private_folder
+from fedlit.processes.rendezvous import FOLDER, RENDEZVOUS, make_private_folder
 
 FORKING = ("ddp_notebook", "ddp_fork")
 STRATEGIES = ("auto", "ddp", *FORKING)
@@ -124,7 +124,7 @@ class FederatedStrategy(DDPStrategy):
                 rank, size, store = self.global_rank, self.world_size, PrefixStore("torch", store)
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=self.patience)
         except RuntimeError as error:
-            raise monitor.explain(error) from error
+            raise monitor.explain(error) from None
 
     def _check_children(self) -> None:
         if isinstance(self.launcher, RankLauncher):
@@ -150,7 +150,7 @@ class FederatedStrategy(DDPStrategy):
         try:
             return super().reduce(tensor, group, reduce_op)
         except RuntimeError as error:
-            raise self.ranks.monitor.explain(error) from error
+            raise self.ranks.monitor.explain(error) from None
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """The first rank reads and sends: machines need not share a folder."""
@@ -188,7 +188,8 @@ class RankLauncher(_SubprocessScriptLauncher):
             "LOCAL_RANK": str(environment.local_rank()),
             "WORLD_SIZE": str(self.num_processes * self.num_nodes),
         }
-        make_private_folder()
+        if self.num_nodes == 1:
+            make_private_folder()
         command = [sys.executable, "-I", "-S", start_rank.__file__, str(os.getpid()), *_basic_subprocess_cmd()]
         for rank in range(1, self.num_processes):
             self.started.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(rank)}))
@@ -228,6 +229,7 @@ class RankForker(_MultiProcessingLauncher):
             return function(*args, **kwargs)
         make_private_folder()
         outcome = super().launch(partial(outcome_of, function), *args, trainer=trainer, **kwargs)
+        del os.environ[FOLDER]
         if isinstance(outcome, dict):
             raise error_json.from_json(outcome)
         return outcome
