@@ -346,7 +346,7 @@ def test_all_sockets_of_two_clouds_at_once_are_on_loopback_and_strangers_do_not_
     while any(cloud.poll() is None for cloud in clouds):
         pids = [pid for cloud in clouds for pid in (cloud.pid, *descendants(cloud.pid))]
         strangers.visit(listening(pids))
-        time.sleep(0.02)
+        time.sleep(0.1)
     strangers.leave()
     assert [cloud.wait() for cloud in clouds] == [0, 0], Path("one.txt").read_text() + Path("two.txt").read_text()
     assert {address for address, _ in strangers.seen} == {"127.0.0.1"}

@@ -16,11 +16,10 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from lightning_fabric.plugins import ClusterEnvironment
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not listed
 
 from fedlit.errors import ConfigError, RankError
@@ -36,6 +35,20 @@ SECRETS = ("FEDLIT_SECRET", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 """Variables that are equal on all ranks of a run, the best one first: the user's, and names that launchers give."""
 
 
+@dataclass(frozen=True)
+class Seat:
+    """Which process of a run this one is, as its launcher says."""
+
+    rank: int
+    size: int
+    """Processes of the run."""
+    nodes: int
+    """Machines of the run."""
+    address: str
+    """Of the first process's machine."""
+    port: int
+
+
 class Rendezvous:
     """For all runs of this process: the store stays."""
 
@@ -43,32 +56,30 @@ class Rendezvous:
         self.store: Store | None = None
         self.runs = 0
 
-    def open(self, environment: ClusterEnvironment, nodes: int) -> Store:
+    def open(self, seat: Seat) -> Store:
         """The store: a private file where one command started all ranks; else the launcher's, or the first rank's."""
-        if nodes == 1:
+        if seat.nodes == 1:
             os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
             if FOLDER in os.environ:
                 return FileStore(f"{os.environ.pop(FOLDER)}/store", -1)  # it is not for processes that this one starts
-        address, port = HOST if nodes == 1 else environment.main_address, environment.main_port
-        is_server = environment.global_rank() == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        if is_server and nodes == 1:
-            return serve_here(port, START_S, f"MASTER_PORT is {port}", "Give another one")
-        return TCPStore(address, port, is_master=is_server, timeout=timedelta(seconds=START_S), wait_for_workers=False)
+        is_server = seat.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if is_server and seat.nodes == 1:
+            return serve_here(seat.port, START_S, f"MASTER_PORT is {seat.port}", "Give another one")
+        address, patience = HOST if seat.nodes == 1 else seat.address, timedelta(seconds=START_S)
+        return TCPStore(address, seat.port, is_master=is_server, timeout=patience, wait_for_workers=False)
 
-    def meet(
-        self, environment: ClusterEnvironment, nodes: int, check: Callable[[], None]
-    ) -> tuple[Store, list[Member]]:
+    def meet(self, seat: Seat, check: Callable[[], None]) -> tuple[Store, list[Member]]:
         """Wait until every rank has come to this run; returns a store of its own, and who they are.
 
         Args:
-            environment: says which rank this is, of how many, and where the first one is.
-            nodes: machines of the run.
+            seat: this process's.
             check: raises where somebody will not come.
         """
-        self.store = self.store or PrefixStore("fedlit", self.open(environment, nodes))
+        self.store = self.store or PrefixStore("fedlit", self.open(seat))
         self.runs += 1
-        rank, size, store = environment.global_rank(), environment.world_size(), PrefixStore(str(self.runs), self.store)
-        store.set(f"member/{rank}", introduce(Member(rank, os.getpid(), socket.gethostname(), machine()), self.runs))
+        size, store = seat.size, PrefixStore(str(self.runs), self.store)
+        me = Member(seat.rank, os.getpid(), socket.gethostname(), machine())
+        store.set(f"member/{seat.rank}", introduce(me, self.runs))
         missing, deadline = list(range(size)), time.monotonic() + START_S
         while missing := [rank for rank in missing if not store.check([f"member/{rank}"])]:
             check()

@@ -17,10 +17,12 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-from lightning_fabric.strategies.launchers.subprocess_script import _basic_subprocess_cmd
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from pytorch_lightning.strategies.launchers.subprocess_script import (  # type: ignore[attr-defined]  # not exported
+    _basic_subprocess_cmd,
+)
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch does not list it
 
@@ -29,7 +31,7 @@ from fedlit.processes import error_json, start_rank
 from fedlit.processes.connections import Connections
 from fedlit.processes.group import RankGroup
 from fedlit.processes.monitor import Monitor
-from fedlit.processes.rendezvous import FOLDER, RENDEZVOUS, make_private_folder
+from fedlit.processes.rendezvous import FOLDER, RENDEZVOUS, Seat, make_private_folder
 
 FORKING = ("ddp_notebook", "ddp_fork")
 STRATEGIES = ("auto", "ddp", *FORKING)
@@ -114,8 +116,7 @@ class FederatedStrategy(DDPStrategy):
         self.set_world_ranks()
         if self.ranks is not None:
             return
-        assert self.cluster_environment is not None
-        store, members = RENDEZVOUS.meet(self.cluster_environment, self.num_nodes, self._check_children)
+        store, members = RENDEZVOUS.meet(self._seat(), self._check_children)
         monitor = Monitor(store, members, self.global_rank, self.rank_timeout)
         monitor.start()
         try:
@@ -125,6 +126,12 @@ class FederatedStrategy(DDPStrategy):
                 dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=self.patience)
         except RuntimeError as error:
             raise monitor.explain(error) from None
+
+    def _seat(self) -> Seat:
+        environment = self.cluster_environment
+        assert environment is not None
+        where = environment.main_address, environment.main_port
+        return Seat(self.global_rank, self.world_size, self.num_nodes, *where)
 
     def _check_children(self) -> None:
         if isinstance(self.launcher, RankLauncher):
