@@ -3,6 +3,7 @@
 import argparse
 import ast
 import inspect
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.loops import fit_loop
 from pytorch_lightning.loops.fit_loop import _FitLoop
 from pytorch_lightning.strategies import DDPStrategy, launchers
+from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -34,7 +36,7 @@ LIGHTNING = {
     "_logger_connector",
 }
 """Every protected name of Lightning that loop.py uses."""
-LAUNCHERS = {"_MultiProcessingLauncher", "_SubprocessScriptLauncher", "_call_children_scripts"}
+LAUNCHERS = {"_MultiProcessingLauncher", "_SubprocessScriptLauncher", "_basic_subprocess_cmd"}
 """Every protected name of Lightning that processes/strategy.py uses; that it replaces `_configure_launcher` is the
 strategy's own way to choose one."""
 OVERRIDDEN = {
@@ -109,7 +111,7 @@ def test_loop_uses_exactly_the_names_of_the_list() -> None:
 def test_strategy_uses_exactly_the_names_of_its_list() -> None:
     assert protected_names(LAUNCHING) == LAUNCHERS
     assert all(hasattr(launchers, name) for name in LAUNCHERS if name.endswith("Launcher"))
-    assert hasattr(launchers._SubprocessScriptLauncher, "_call_children_scripts")
+    assert subprocess_script._basic_subprocess_cmd()[0] == sys.executable  # type: ignore[attr-defined]  # not exported
     assert hasattr(DDPStrategy, "_configure_launcher")
 
 

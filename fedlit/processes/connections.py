@@ -2,6 +2,7 @@
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -72,12 +73,14 @@ class Connections:
             raise
 
     def _is_done(self, work: Work) -> bool:
-        try:
+        with suppress(RuntimeError):  # gloo has no type of its own for time that is up, or for a closed connection
             work.wait(SLICE)
-        except RuntimeError as error:  # gloo has no type of its own for a closed connection
-            if work.is_completed():
-                raise self.monitor.explain(error) from None
+        if not work.is_completed():
             return False
+        try:
+            work.wait()  # for its error
+        except RuntimeError as error:
+            raise self.monitor.explain(error) from None
         return True
 
 

@@ -61,7 +61,9 @@ class Rendezvous:
         if seat.nodes == 1:
             os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
             if FOLDER in os.environ:
-                return FileStore(f"{os.environ.pop(FOLDER)}/store", -1)  # it is not for processes that this one starts
+                folder = os.environ.pop(FOLDER)  # it is not for processes that this one starts
+                atexit.register(remove_if_orphaned, folder, os.getppid())
+                return FileStore(f"{folder}/store", -1)
         is_server = seat.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
         if is_server and seat.nodes == 1:
             return serve_here(seat.port, START_S, f"MASTER_PORT is {seat.port}", "Give another one")
@@ -100,6 +102,12 @@ def make_private_folder() -> None:
     main, folder = os.getpid(), tempfile.mkdtemp(prefix="fedlit-")  # mode 700
     os.environ[FOLDER] = folder
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == main else None)
+
+
+def remove_if_orphaned(folder: str, parent: int) -> None:
+    """Tidy up after a process that was killed."""
+    if os.getppid() != parent:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def serve_here(port: int, patience: float, asked: str, remedy: str) -> TCPStore:

@@ -181,11 +181,11 @@ class RankLauncher(_SubprocessScriptLauncher):
         except ValueError as error:  # SLURM started another number
             raise ConfigError(" ".join(str(error).split())) from error
         if not self.cluster_environment.creates_processes_externally:
-            self._call_children_scripts()
+            self._start_children()
             atexit.register(self.end_children)
         return function(*args, **kwargs)
 
-    def _call_children_scripts(self) -> None:
+    def _start_children(self) -> None:
         """As Lightning does, but none of them outlives this process."""
         environment = self.cluster_environment
         os.environ |= {
