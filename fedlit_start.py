@@ -15,7 +15,8 @@ def main() -> None:
 
 def stop_at_once(signum: int, frame: FrameType | None) -> None:
     """Nothing has begun. An exception would run into the imports, and some of them catch it."""
-    os.write(2, b"fedlit: stopped before anything was begun.\n")
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # one process of several says it
+        os.write(2, b"fedlit: stopped before anything was begun.\n")
     os._exit(130)
 
 

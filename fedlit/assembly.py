@@ -6,7 +6,7 @@ optimisers are asked for, and `RoundParts` are assembled once the data can be re
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -133,7 +133,8 @@ class Assembly:
         is_resumed = state.choice is not None
         if state.choice is None:
             with self.device.client_at_home(client):
-                state.choice = self.ranks.same(self._choose(gathering, population))
+                chosen = asdict(self._choose(gathering, population))
+                state.choice = Choice(**self.ranks.broadcast(chosen))
         choice = state.choice
         log.info(choice.line())
         log.info(self._room.line(choice))
@@ -201,10 +202,11 @@ class Assembly:
     def _place_states(self, gathering: Gathering, keeps_local: bool) -> None:
         """Rows of clients in memory or on disk; what a resumed run has elsewhere is moved."""
         asked, ranks, states = self.options.states, self.ranks, self.state.clients
-        folder = ranks.same(self.folder.checkpoints if self.folder is not None else None)
+        shared = ranks.broadcast(self.folder.checkpoints if self.folder is not None else None)
+        folder = Path(shared) if shared is not None else None
         is_on_disk, line = False, None
         if asked != "memory":
-            is_on_disk, line = ranks.same(on_disk(asked, self._need(folder, gathering, keeps_local)))
+            is_on_disk, line = ranks.broadcast(on_disk(asked, self._need(folder, gathering, keeps_local)))
         if line is not None:
             log.info(line)
         if is_on_disk and folder is not None:

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
         )
         code = 1
     except Exception:
-        if not another_tells():
+        if not another_rank_reports():
             raise
         code = 1
     sys.exit(code)
@@ -72,14 +72,14 @@ def main(argv: Sequence[str] | None = None, ready: Callable[[], object] = lambda
 
 def tell(why: str) -> None:
     """Say how a command ends, unless another process of the same run does."""
-    if not another_tells():
+    if not another_rank_reports():
         print(f"fedlit: {why}", file=sys.stderr)
 
 
-def another_tells() -> bool:
+def another_rank_reports() -> bool:
     """Whether this process is one of several of a run, and not the one that talks to the user."""
     group = sys.modules.get("fedlit.processes.group")  # where nothing has imported it there are no others
-    return group is not None and group.another_tells()
+    return group is not None and group.another_rank_reports()
 
 
 def print_anything() -> None:

@@ -137,7 +137,7 @@ class Evaluator:
             terms = [self._l2_term(row(models, k)) for k in clients]
             return {"sums": sums, "terms": torch.tensor(terms, dtype=torch.float64)}
 
-        found = self.ranks.divided(counts.tolist(), risks_of)
+        found = self.ranks.split_work(counts.tolist(), risks_of)
         return found["sums"] / counts + found["terms"]
 
     def gradients(self, models: Params, train: Sequence[Tensor]) -> Params:
@@ -146,7 +146,7 @@ class Evaluator:
         def gradients_of(clients: list[int]) -> Params:
             return stack([self.gradient(row(models, k), train[k]) for k in clients])
 
-        return self.ranks.divided([len(rows) for rows in train], gradients_of)
+        return self.ranks.split_work([len(rows) for rows in train], gradients_of)
 
     def mean_gradient(self, model: Mapping[str, Tensor], parts: Sequence[Tensor]) -> Params:
         """The plain mean of the gradients on each of the parts."""
@@ -166,7 +166,7 @@ class Evaluator:
                 x, y = self.data.plain_rows(store, self.device.put(chunk))
                 slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[LOSSES].sum())(trainable)
                 total = {name: value + slope[name] / len(rows) for name, value in total.items()}
-                self.ranks.pulse()
+                self.ranks.heartbeat()
         if self.client.l2 and len(rows):
             total = {name: value + self.client.l2 * trainable[name] for name, value in total.items()}
         return self.device.home_one(total)
@@ -187,7 +187,7 @@ class Evaluator:
         def scores_of(numbers: list[int]) -> Params:
             return self._score([(model, torch.cat([chunks[number] for number in numbers]))])
 
-        return self.ranks.divided(lengths, scores_of, lengths)
+        return self.ranks.split_work(lengths, scores_of, lengths)
 
     def _score(self, models: Models) -> Params:
         """The same of several models, by this rank alone, in evaluation mode, without gradients."""

@@ -90,7 +90,7 @@ class FederatedLoop(_FitLoop):
         """Whether Lightning's max_time ends the run with this round, which is then the last."""
         left = [timer.time_remaining() for timer in self._callbacks() if isinstance(timer, Timer)]
         up = any(seconds is not None and seconds <= 0 for seconds in left)
-        return self.ranks.same(up) if left else False
+        return self.ranks.broadcast(up) if left else False
 
     def call(self, server: Server, hook: str, *args: Any) -> None:
         """Call a hook of every callback of a server, in order; most have something to do in one of them only."""
@@ -239,7 +239,7 @@ class FederatedLoop(_FitLoop):
     def _agree_to_stop(self) -> None:
         """All ranks stop after the same round, whichever of them was asked."""
         if self.ranks.size > 1:
-            self._stop_agreed, stop = self.ranks.either([self.stopping.asked, self.trainer.should_stop])
+            self._stop_agreed, stop = self.ranks.any_rank([self.stopping.asked, self.trainer.should_stop])
             self.trainer.should_stop = stop
 
     def teardown(self) -> None:

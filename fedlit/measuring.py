@@ -175,7 +175,7 @@ class Measuring:
         def sums_of(numbers: list[int]) -> Params:
             return stack([{"sums": self.evaluator.sums(models[number], rows)[first.name]} for number in numbers])
 
-        sums = self.ranks.divided([1] * len(models), sums_of)["sums"]
+        sums = self.ranks.split_work([1] * len(models), sums_of)["sums"]
         counts = torch.full((len(models),), len(rows), dtype=torch.float64)
         values: list[float] = first.value(sums, counts).tolist()
         return values
@@ -218,7 +218,7 @@ class Measuring:
                 (self._adapted(model_of(user), user, steps), tests[user]) for user in users
             )
 
-        found = self.ranks.divided(tests.sizes[asked].tolist(), scores_of) if asked else {}
+        found = self.ranks.split_work(tests.sizes[asked].tolist(), scores_of) if asked else {}
         scores = {user: row(found, number) for number, user in enumerate(asked)}
         scores |= {user: kept[user] for user in users if user in kept}
         kept |= {user: scores[user] for user in users if rests(user)}

@@ -17,7 +17,7 @@ Profile = Callable[[str], AbstractContextManager[object]]
 
 
 class Ranks:
-    """One process: nothing is divided, and there is nobody to agree with."""
+    """One process: nothing is split, and there is nobody to agree with."""
 
     rank = 0
     """The number of this process."""
@@ -35,7 +35,7 @@ class Ranks:
         """Whether this process writes files and talks to the user."""
         return self.rank == 0
 
-    def divided(
+    def split_work(
         self, costs: Sequence[float], compute: Callable[[list[int]], Params], lengths: Sequence[int] | None = None
     ) -> Params:
         """Let every rank compute its part of the items; returns the rows of all, in the items' order.
@@ -47,26 +47,26 @@ class Ranks:
         """
         return compute(list(range(len(costs))))
 
-    def same(self, value: T) -> T:
-        """What the first rank gives."""
+    def broadcast(self, value: T) -> T:
+        """What the first rank gives, as with `all_gather`."""
         return value
 
-    def same_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tensors with the first rank's, in place."""
 
-    def either(self, claims: Sequence[bool]) -> list[bool]:
+    def any_rank(self, claims: Sequence[bool]) -> list[bool]:
         """Of each claim whether it holds on any rank."""
         return list(claims)
 
-    def words(self, word: T) -> list[T]:
-        """What every rank says, in their order."""
-        return [word]
+    def all_gather(self, value: T) -> list[T]:
+        """What every rank gives, in their order: plain data, whose tuples may come back as lists and paths as texts."""
+        return [value]
 
-    def pulse(self) -> None:
+    def heartbeat(self) -> None:
         """A sign of progress, after every step. Raises where another rank has failed: nothing is waited for in vain."""
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
+    def without_timeout(self) -> Iterator[None]:
         """No progress is expected meanwhile: compiling takes as long as it takes."""
         yield
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,6 +32,16 @@ class RowLayout:
         for layout in known[1:]:
             dtypes = {name: torch.promote_types(dtype, layout.dtypes[name]) for name, dtype in dtypes.items()}
         return cls(dtypes, known[0].shapes if known else {})
+
+    def to_json(self) -> dict[str, list[Any]]:
+        """Of each tensor its type and then its shape, for another rank."""
+        return {name: [str(dtype).removeprefix("torch."), *self.shapes[name]] for name, dtype in self.dtypes.items()}
+
+    @classmethod
+    def from_json(cls, layout: dict[str, list[Any]]) -> "RowLayout":
+        """The inverse."""
+        dtypes = {name: getattr(torch, dtype) for name, (dtype, *_) in layout.items()}
+        return cls(dtypes, {name: tuple(shape) for name, (_, *shape) in layout.items()})
 
     @property
     def widths(self) -> list[int]:

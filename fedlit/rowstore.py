@@ -81,12 +81,12 @@ class RowStore:
     @classmethod
     def create(cls, folder: Path, layout: RowLayout, ranks: Ranks) -> "RowStore":
         """A new file in the folder; no other has its name."""
-        path = folder / ranks.same(f"rows-{secrets.token_hex(4)}.bin")
+        path = folder / ranks.broadcast(f"rows-{secrets.token_hex(4)}.bin")
         if ranks.is_first:
             with explained(path):
                 path.write_bytes(_header(layout))
                 _sync_folder(folder)
-        ranks.words(None)
+        ranks.all_gather(None)
         return cls(path, layout, ranks)
 
     @classmethod
@@ -135,7 +135,7 @@ class RowStore:
         """Store the stacked rows of these clients; everyone else is untouched."""
         self.commit()
         self._check_form(rows)
-        written = self.ranks.same(self._put(clients, rows) if self.ranks.is_first else [])
+        written = self.ranks.broadcast(self._put(clients, rows) if self.ranks.is_first else [])
         self._before = {client: self._places.get(client) for client in clients}
         self._places.update(zip(clients, (Place(*place) for place in written), strict=True))
 

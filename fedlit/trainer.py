@@ -1,5 +1,6 @@
 """FederatedTrainer: arguments to objects. What happens in a round is in `loop.py`."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -40,7 +41,7 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
-from fedlit.settings import check_alike, check_same_settings, describe_run
+from fedlit.settings import canonical, check_alike, check_same_settings, describe_run
 from fedlit.step import Adaptation, AdaptOn
 from fedlit.summary import versions
 
@@ -256,7 +257,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         with ranks.taking_leave():
             if self.local_rank == 0:
                 data.prepare_data()
-            ranks.words(None)  # one process of a machine downloads
+            ranks.all_gather(None)  # one process of a machine downloads
             self._fit(client, data, ckpt_path)
 
     def _fit(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
@@ -289,21 +290,21 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         described = self.folder is not None or ranks.size > 1
         config = self.config or (describe_run(self, client, data, users) if described else {})
         if ranks.size > 1:
-            check_alike(ranks.words((config, versions(), data.partition_hash)))
+            check_alike(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
         if client.init_from is not None and ckpt_path is None:
             if ranks.is_first:  # the others get its tensors
                 client.init_from.load_into(client.net)
             log.info(f"initial weights: from {client.init_from.path}")
-        elif self.initial_weights == "seed" and ckpt_path is None and not ranks.same(self._has_checkpoint):
+        elif self.initial_weights == "seed" and ckpt_path is None and not ranks.broadcast(self._has_checkpoint):
             draw_initial_weights(client.net, self.seed)
             log.info(f"initial weights: drawn from seed {self.seed}")
-        ranks.same_tensors(client.net.state_dict())
+        ranks.broadcast_tensors(client.net.state_dict())
         own = self.folder if ranks.is_first else None
         with own.claimed() if own is not None else nullcontext():
             found = self._open_folder(own, client, data, config) if own is not None else None
             served = client.served_by(self.loop.create_servers)
             with served, self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
-                super().fit(client, datamodule=data, ckpt_path=ranks.same(found) or ckpt_path, weights_only=True)
+                super().fit(client, datamodule=data, ckpt_path=ranks.broadcast(found) or ckpt_path, weights_only=True)
             if own is not None:
                 self._close_folder(own)
             self._show_profile()
@@ -328,7 +329,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
     def _show_profile(self) -> None:
         """What Lightning's profiler found, of every rank."""
         profiler: Profiler = self.profiler  # type: ignore[attr-defined]  # set by Lightning's constructor
-        for rank, summary in enumerate(self.loop.ranks.words(profiler.summary())):
+        for rank, summary in enumerate(self.loop.ranks.all_gather(profiler.summary())):
             if summary and self.loop.ranks.is_first:
                 log.info(f"rank {rank}: {summary.strip()}" if self.loop.ranks.size > 1 else summary.strip())
 

@@ -25,6 +25,7 @@ from fedlit.run import read_metrics
 from tests.conftest import Call
 from tests.forked import forked
 from tests.kinds import slow_but
+from tests.sockets import Strangers, listening
 
 EVERYONE = "--servers 3 --clients 6"
 FEW = "--servers 3 --clients 3"
@@ -335,6 +336,22 @@ def test_no_process_outlives_the_command(config: Callable[..., str], how: int) -
     while any(Path(f"/proc/{other}").exists() for other in others) and time.monotonic() < until:
         time.sleep(0.05)
     assert [other for other in others if Path(f"/proc/{other}").exists()] == []
+
+
+def test_all_sockets_of_two_clouds_at_once_are_on_loopback_and_strangers_do_not_disturb_them(
+    config: Callable[..., str],
+) -> None:
+    words, strangers = config(rounds=30), Strangers()
+    clouds = [forked(f"cloud {words} {FEW} --run {name}", Path(f"{name}.txt")) for name in ("one", "two")]
+    while any(cloud.poll() is None for cloud in clouds):
+        pids = [pid for cloud in clouds for pid in (cloud.pid, *descendants(cloud.pid))]
+        strangers.visit(listening(pids))
+        time.sleep(0.1)
+    strangers.leave()
+    assert [cloud.wait() for cloud in clouds] == [0, 0], Path("one.txt").read_text() + Path("two.txt").read_text()
+    assert {address for address, _ in strangers.seen} == {"127.0.0.1"}
+    assert len(strangers.seen) >= 2 * 7
+    assert measured("one") == measured("two")
 
 
 def test_ctrl_c_ends_the_run_at_a_rounds_end_and_it_is_resumed(call: Call, config: Callable[..., str]) -> None:

@@ -4,6 +4,7 @@
 """
 
 import inspect
+import sys
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.loggers.logger import DummyLogger
 from pytorch_lightning.loops.fit_loop import _FitLoop
 from pytorch_lightning.strategies import DDPStrategy, launchers
+from pytorch_lightning.strategies.launchers import subprocess_script
 from pytorch_lightning.trainer import call
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
@@ -51,7 +53,8 @@ def stock() -> Trainer:
 
 def test_launchers_have_the_members_that_the_strategy_uses() -> None:
     assert hasattr(launchers, "_MultiProcessingLauncher")
-    assert hasattr(launchers._SubprocessScriptLauncher, "_call_children_scripts")
+    assert hasattr(launchers, "_SubprocessScriptLauncher")
+    assert subprocess_script._basic_subprocess_cmd()[0] == sys.executable  # type: ignore[attr-defined]  # not exported
     assert hasattr(DDPStrategy, "_configure_launcher")
 
 

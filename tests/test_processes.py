@@ -1,24 +1,32 @@
 """Several processes, real ones: they give the bits of one, end together, and go on in any number."""
 
+import ast
+import json
 import os
-import pickle
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed import FileStore, ProcessGroupGloo  # type: ignore[attr-defined]  # torch lists one alone
 
 from fedlit import FedAvg, FedBC, FederatedTrainer
 from fedlit.conformance.problem import LOCAL, largest_gap
 from fedlit.engines.choose import Request, check_same_engine
-from fedlit.errors import ConfigError, RankError, ResumeError
+from fedlit.errors import ConfigError, DamagedRowsError, DivergedError, FedlitError, RankError, ResumeError
+from fedlit.processes.error_json import from_json, to_json
 from fedlit.processes.group import rows_in_order
-from fedlit.processes.hub import Clock, Member, unpacked
+from fedlit.processes.monitor import IdleTimer, Member, is_alive
+from fedlit.processes.rendezvous import LOOPBACK, introduce, recognize, serve_here
 from fedlit.ranks import divide
 from fedlit.rowlayout import RowLayout
 from fedlit.run import read_metrics
@@ -27,6 +35,7 @@ from tests import ranked
 from tests.conftest import TINY
 from tests.forked import PROCESSES, Fork, forked
 from tests.problems import tiny_data, tiny_net
+from tests.sockets import Strangers, listening
 
 ROOT = Path(__file__).parents[1]
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "PL_"))}
@@ -38,7 +47,7 @@ from fedlit import FedBC
 
 class Slow(FedBC):
     def training_step(self, batch, batch_idx):
-        if os.environ.get("LOCAL_RANK") == "1" and Path("hang").exists():
+        if Path("hang-" + os.environ.get("LOCAL_RANK", "0")).exists():
             time.sleep(1000)
         time.sleep(0.01)
         return super().training_step(batch, batch_idx)
@@ -123,15 +132,45 @@ def test_rows_of_any_type_come_back_exactly() -> None:
 
 
 def test_time_for_which_a_process_was_stopped_itself_is_not_counted_as_silence() -> None:
-    clock = Clock(period=0.01)
+    timer = IdleTimer(period=0.01)
     time.sleep(0.2)
-    assert clock.passed() == 0.02
-    assert clock.passed() < 0.02
+    assert timer.passed() == 0.02
+    assert timer.passed() < 0.02
 
 
-def test_error_whose_class_is_not_known_here_still_ends_the_run() -> None:
-    unknown = pickle.dumps(RankError("x")).replace(b"RankError", b"NoneError")
-    assert "Rank 1 (process 7 on here) failed" in str(unpacked(unknown, Member(1, 7, "here")))
+class UsersError(Exception):
+    """Of a class that other modules do not know."""
+
+
+class UsersConfigError(ConfigError):
+    """Another one, which is fedlit's kind of error."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (RankError("x"), RankError, "x"),
+        (ZeroDivisionError("x"), ZeroDivisionError, "x"),
+        (KeyError("x"), KeyError, "'x'"),
+        (FileNotFoundError(2, "not there"), FileNotFoundError, "[Errno 2] not there"),
+        (KeyboardInterrupt(), KeyboardInterrupt, ""),
+        (DivergedError("x", round=3, client=7), DivergedError, "x"),
+        (DamagedRowsError(Path("rows.bin"), "cut off"), DamagedRowsError, "rows.bin is damaged: cut off."),
+        (UsersError("x"), RuntimeError, "UsersError: x"),
+        (UsersConfigError("x"), FedlitError, "UsersConfigError: x"),
+        (UnicodeDecodeError("utf8", b"x", 0, 1, "why"), RuntimeError, "UnicodeDecodeError: 'utf8' codec"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
+)
+def test_error_that_travelled_as_json_has_its_class_and_its_words(
+    error: BaseException, kind: type[BaseException], said: str
+) -> None:
+    back = from_json(json.loads(json.dumps(to_json(error, "Rank 1 raised it."))))
+    assert type(back) is kind
+    assert str(back).startswith(said)
+    assert getattr(back, "exit_code", None) == getattr(error, "exit_code", None)
+    assert getattr(back, "round", None) == getattr(error, "round", None)
+    assert hasattr(back, "__notes__") == (not isinstance(error, FedlitError))
 
 
 def test_rank_without_rows_takes_the_layout_of_the_others_and_the_wider_type_counts() -> None:
@@ -251,23 +290,34 @@ class Command:
             self.process = subprocess.Popen(
                 [sys.executable, ROOT / "fedlit_start.py", "fit", *self.words, *processes],
                 cwd=folder,
-                env=PLAIN,
+                env=PLAIN | {"TMPDIR": str(folder)},
                 stdout=said,
                 stderr=subprocess.STDOUT,
             )
 
     def wait_for_rounds(self, rounds: int) -> None:
         metrics = self.folder / "run" / "metrics.csv"
-        for _ in range(1200):
+        for _ in range(5000):
             if metrics.exists() and metrics.read_text().count("\n") > rounds:
                 return
             assert self.process.poll() is None, self.said.read_text()
             time.sleep(0.1)
+        raise AssertionError(self.said.read_text())
 
     @property
     def children(self) -> list[int]:
-        listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
-        return [int(pid) for pid in listed.split()]
+        with suppress(FileNotFoundError):
+            listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
+            return [int(pid) for pid in listed.split()]
+        return []
+
+    def wait_for_child(self) -> int:
+        """The process of rank 1, as soon as there is one."""
+        for _ in range(5000):
+            if self.children:
+                return self.children[0]
+            time.sleep(0.05)
+        raise AssertionError(self.said.read_text())
 
     def end(self, seconds: float) -> int:
         try:
@@ -277,54 +327,229 @@ class Command:
                 os.kill(pid, signal.SIGKILL)
 
 
-def alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def gone_within(pids: Sequence[int], seconds: float) -> bool:
+    """Whether all of these processes end in time."""
+    deadline = time.monotonic() + seconds
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(is_alive(pid) for pid in pids)
+
+
+LOST = {
+    "killed": (1, signal.SIGKILL, "is gone: it was killed or crashed", 1),
+    "hanging": (1, None, "has given no sign for 8 s", 1),
+    "first killed": (0, signal.SIGKILL, "is gone: it was killed or crashed", -9),
+    "first stopped": (0, signal.SIGSTOP, "has given no sign for 8 s", 1),
+}
+"""How a rank is lost: which one, the signal (without one its step hangs), what is said, and the command's exit code."""
 
 
 @pytest.fixture(scope="module")
-def lost(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two runs that are started at once; one loses a rank to kill -9, the other to a step that hangs."""
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Runs that are started at once and lose a rank, each in its own way."""
     folder = tmp_path_factory.mktemp("lost")
-    killed, hanging = Command(folder / "killed"), Command(folder / "hanging", "--trainer.rank_timeout", "8")
-    found: dict[str, Any] = {"killed": killed, "hanging": hanging}
+    commands = {how: Command(folder / how, "--trainer.rank_timeout", "8") for how in LOST}
+    found: dict[str, Any] = {"commands": commands, "pids": {}, "codes": {}}
     try:
-        for command in (killed, hanging):
+        for how, command in commands.items():
             command.wait_for_rounds(3)
-        found["pids"] = {"killed": killed.children, "hanging": hanging.children}
-        (hanging.folder / "hang").touch()
-        os.kill(killed.children[0], signal.SIGKILL)
-        found["codes"] = {"killed": killed.end(60), "hanging": hanging.end(60)}
+            found["pids"][how] = [command.process.pid, *command.children]
+        for how, (rank, signum, _, _) in LOST.items():
+            if signum is None:
+                (commands[how].folder / f"hang-{rank}").touch()
+            else:
+                os.kill(found["pids"][how][rank], signum)
+        found["codes"] = {how: command.end(200) for how, command in commands.items()}
+        yield found
     finally:
-        for command in (killed, hanging):
-            if command.process.poll() is None:
-                command.end(0.1)
-    return found
+        for pid in [pid for pids in found["pids"].values() for pid in pids if is_alive(pid)]:
+            os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize(
-    ("how", "said"), [("killed", "is gone: it was killed or crashed"), ("hanging", "has given no sign for 8 s")]
-)
-def test_run_that_loses_a_rank_ends_with_a_line_that_names_it(lost: dict[str, Any], how: str, said: str) -> None:
-    (pid,) = lost["pids"][how]
-    named = f"fedlit: Rank 1 (process {pid} on "
-    lines = [line for line in lost[how].said.read_text().splitlines() if line.startswith(named)]
-    assert any(said in line and "continue with --resume" in line for line in lines)
-    assert lost["codes"][how] == 1
-    assert not alive(pid)
+@pytest.mark.parametrize("how", LOST)
+def test_run_that_loses_a_rank_ends_with_a_line_that_names_it_and_leaves_nobody(lost: dict[str, Any], how: str) -> None:
+    rank, _, said, code = LOST[how]
+    pids = lost["pids"][how]
+    assert gone_within(pids, 20)
+    named = f"fedlit: Rank {rank} (process {pids[rank]} on "
+    lines = [line for line in lost["commands"][how].said.read_text().splitlines() if line.startswith(named)]
+    assert [line for line in lines if said in line and "continue with --resume" in line] == lines[-1:]
+    assert lost["codes"][how] == code
+    assert list(lost["commands"][how].folder.glob("fedlit-*")) == []
 
 
-@pytest.mark.parametrize("how", ["killed", "hanging"])
+@pytest.mark.parametrize("seconds", [0.0, 1.0, 3.0])
+def test_first_rank_that_is_killed_at_the_start_leaves_nobody(tmp_path: Path, seconds: float) -> None:
+    command = Command(tmp_path / "run")
+    child = command.wait_for_child()
+    time.sleep(seconds)
+    command.process.kill()
+    command.process.wait()
+    assert gone_within([child], 20)
+
+
+@pytest.mark.parametrize("how", ["killed", "hanging", "first stopped"])
 @pytest.mark.usefixtures("workplace")
 def test_run_that_lost_a_rank_can_be_continued(lost: dict[str, Any], how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = lost[how].folder / "run"
+    command = lost["commands"][how]
+    run = command.folder / "run"
     rounds = len(read_metrics(run / "metrics.csv"))
-    assert not (run / "lock").exists()
-    monkeypatch.chdir(lost[how].folder)
-    words = " ".join([*lost[how].words, "--trainer.rounds", str(rounds), "--resume"])
+    assert (run / "lock").exists() == how.startswith("first")
+    monkeypatch.chdir(command.folder)
+    words = " ".join([*command.words, "--trainer.rounds", str(rounds), "--resume"])
     code, said = forked(f"fit {words}", Path("again.txt")).wait(300), Path("again.txt").read_text()
     assert code == 0, said
     assert "had 2 processes so far and goes on with 1" in said
     assert [row["round"] for row in read_metrics(run / "metrics.csv")] == list(range(rounds + 1))
+
+
+# ---- strangers -------------------------------------------------------------------------------------------------------
+
+
+def test_all_sockets_of_a_run_are_on_loopback_and_strangers_do_not_disturb_it(tmp_path: Path) -> None:
+    command, strangers = Command(tmp_path / "run", "--trainer.rounds", "30"), Strangers()
+    while command.process.poll() is None:
+        strangers.visit(listening([command.process.pid, *command.children]))
+        time.sleep(0.02)
+    strangers.leave()
+    assert command.process.returncode == 0, command.said.read_text()
+    assert {address for address, _ in strangers.seen} == {"127.0.0.1"}
+    assert len(strangers.seen) >= 2
+
+
+def test_nothing_between_processes_can_hold_a_program() -> None:
+    for file in [*sorted((ROOT / "fedlit" / "processes").glob("*.py")), ROOT / "fedlit" / "ranks.py"]:
+        tree = ast.parse(file.read_text())
+        imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        called = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        assert not imported & {"pickle", "marshal", "shelve", "multiprocessing"}
+        assert not [
+            name
+            for name in map(called_name, called)
+            if name.endswith(("_object", "_object_list")) and name != "py_object"
+        ]
+        loads = [node for node in called if ast.unparse(node.func) == "torch.load"]
+        assert all("weights_only=True" in ast.unparse(node) for node in loads)
+
+
+def called_name(node: ast.Call) -> str:
+    return ast.unparse(node.func).rpartition(".")[2]
+
+
+US = Member(1, 7, "here", "machine")
+
+
+@pytest.mark.parametrize(
+    ("said", "secret", "run"),
+    [
+        ("GET / HTTP/1.1", "ours", 1),
+        ("[]", "ours", 1),
+        ('{"member": "[1, 7, \\"a\\", \\"b\\"]"}', "ours", 1),
+        (None, "theirs", 1),
+        (None, "ours", 2),
+    ],
+    ids=["no JSON", "other JSON", "without a signature", "another secret", "of an earlier run"],
+)
+def test_process_that_does_not_know_the_secret_is_not_taken_for_a_rank(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, secret: str, run: int
+) -> None:
+    monkeypatch.setenv("FEDLIT_SECRET", secret)
+    introduction = said or introduce(US, run=1)
+    monkeypatch.setenv("FEDLIT_SECRET", "ours")
+    with pytest.raises(RankError, match="came as rank 1 that does not know this run's secret"):
+        recognize(introduction.encode(), rank=1, run=run)
+
+
+def test_process_that_knows_the_secret_is_taken_for_the_rank_that_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDLIT_SECRET", "ours")
+    assert recognize(introduce(US, run=1).encode(), rank=1, run=1) == US
+    with pytest.raises(RankError, match="came as rank 0"):
+        recognize(introduce(US, run=1).encode(), rank=0, run=1)
+
+
+def test_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"MASTER_PORT is {port}, on which this process cannot listen"):
+            serve_here(port, 1.0, f"MASTER_PORT is {port}", "Give another one")
+
+
+# ---- what torch must keep --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """gloo's groups of two ranks, in one process."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
+    made: dict[int, Any] = {}
+
+    def connect(rank: int) -> None:
+        made[rank] = ProcessGroupGloo(FileStore(str(tmp_path / "store"), -1), rank, 2, timedelta(minutes=5))
+
+    threads = [threading.Thread(target=connect, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [made.pop(0), made.pop(1)]
+
+
+def gathering(group: Any, value: int) -> tuple[Any, list[torch.Tensor]]:
+    """An exchange that has begun, and where it puts what all ranks give."""
+    parts = [torch.zeros(1) for _ in range(2)]
+    return group.allgather(parts, torch.full((1,), float(value))), parts
+
+
+def test_wait_that_is_over_before_the_others_come_leaves_the_exchange_as_it_is(groups: list[Any]) -> None:
+    work, parts = gathering(groups[0], 5)
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="timed out"):
+            work.wait(timedelta(seconds=0.05))
+        assert not work.is_completed()
+    other, _ = gathering(groups[1], 6)
+    assert work.wait(timedelta(seconds=20))
+    assert other.wait(timedelta(seconds=20))
+    assert [float(part) for part in parts] == [5, 6]
+
+
+def test_exchange_with_a_rank_that_has_closed_its_connections_fails_at_once(groups: list[Any]) -> None:
+    first, second = gathering(groups[0], 5)[0], gathering(groups[1], 6)[0]
+    assert first.wait(timedelta(seconds=20))
+    assert second.wait(timedelta(seconds=20))
+    work, _ = gathering(groups[0], 7)
+    del second
+    groups.pop(1)
+    with pytest.raises(RuntimeError, match="Connection (closed|reset) by peer"):
+        work.wait(timedelta(seconds=20))
+    assert work.is_completed()
+    with pytest.raises(RuntimeError, match="Connection (closed|reset) by peer"):
+        work.wait()
+
+
+def test_process_with_an_open_exchange_ends_although_the_other_machine_is_lost(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from datetime import timedelta
+import torch
+from torch.distributed import FileStore, ProcessGroupGloo
+from fedlit.processes.connections import never_free
+os.environ["GLOO_SOCKET_IFNAME"] = {LOOPBACK!r}
+other = os.fork()
+group = ProcessGroupGloo(FileStore({str(tmp_path / "store")!r}, -1), int(other == 0), 2, timedelta(days=1))
+if other == 0:
+    os.kill(os.getpid(), signal.SIGSTOP)
+print(other, flush=True)
+work = group.allgather([torch.zeros(1), torch.zeros(1)], torch.zeros(1))
+never_free(group)
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=PLAIN, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    other = int(process.stdout.readline())
+    try:
+        assert process.wait(60) == 0
+        assert is_alive(other)
+    finally:
+        os.kill(other, signal.SIGKILL)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Messages between processes: plain data and tensors, point to point over torch.distributed's gloo.
 
-A message is a dict of plain data (as JSON) and tensors (as bytes); nothing is unpickled. Only sends and receives are
-used: a collective that fails breaks the processes that are left. The group is not torch's default one, so whoever asks
-whether this process is distributed (Lightning does) is told that it is not.
+A message is a dict of plain data (as JSON) and tensors (as bytes); nothing is unpickled. All sockets are on loopback.
+Only sends and receives are used: a collective that fails breaks the processes that are left. The group is not torch's
+default one, so whoever asks whether this process is distributed (Lightning does) is told that it is not.
 """
 
 import json
@@ -17,10 +17,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # torch lists the first alone
 
 from fedlit.errors import ConfigError
+from fedlit.processes.rendezvous import HOST, LOOPBACK, serve_here
 
 Message = dict[str, Any]
 
-HOST = "127.0.0.1"
 _FOREVER = timedelta(days=365)
 """A process that is waited for and ends closes its connection, which ends the wait. (A wait that times out would make
 gloo close every connection of this process.)"""
@@ -79,7 +79,7 @@ def loopback() -> Iterator[None]:
     """Gloo listens on this machine alone; it reads the interface's name from the environment."""
     name = "GLOO_SOCKET_IFNAME"
     before = os.environ.get(name)
-    os.environ[name] = "lo0" if os.uname().sysname == "Darwin" else "lo"
+    os.environ[name] = LOOPBACK
     try:
         yield
     finally:
@@ -91,13 +91,8 @@ def loopback() -> Iterator[None]:
 
 def open_store(port: int, patience: float) -> TCPStore:
     """Where the processes find each other; port 0 takes a free one."""
-    try:
-        return TCPStore(HOST, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=patience))
-    except RuntimeError as error:  # torch.distributed.DistNetworkError
-        raise ConfigError(
-            f"--port is {port}, on which this process cannot listen: it is in use, or not allowed to this user. Give "
-            "another one, or leave --port out to take a free one."
-        ) from error
+    remedy = "Give another one, or leave --port out to take a free one"
+    return serve_here(port, patience, f"--port is {port}", remedy)
 
 
 def join_store(port: int, patience: float) -> TCPStore:

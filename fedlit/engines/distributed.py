@@ -49,7 +49,7 @@ class DistributedEngine(Engine):
             own = DataPart(data.store, data.train.of_clients(rows), data.vary, data.largest)
             return filled(client, self.engine.train(client, part, own, phase))
 
-        fill(cohort, self.ranks.divided(cohort.steps.tolist(), trained_part))
+        fill(cohort, self.ranks.split_work(cohort.steps.tolist(), trained_part))
         return cohort
 
 

@@ -66,7 +66,7 @@ class Forward:
         for pieces in grouped(sent, self.most_rows):  # not in inference mode: a model may be adapted on the way
             with torch.inference_mode(), self.device.computing():
                 parts.append(self.scores(store, pieces))
-            self.ranks.pulse()
+            self.ranks.heartbeat()
         return self.device.home({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
 
     def scores(self, store: Store, pieces: Sequence[Piece]) -> Params:
@@ -155,7 +155,7 @@ class CompiledForward(Forward):
         """All threads take from what is waiting; the calling thread too, which gives the signs."""
         jobs = [self._pool.submit(work, lambda: None) for _ in range(self.threads - 1)]
         try:
-            work(self.ranks.pulse)
+            work(self.ranks.heartbeat)
         finally:
             for _ in waiting:  # where this thread failed or was stopped, the others find nothing more to do
                 pass
@@ -167,7 +167,7 @@ class CompiledForward(Forward):
         if self._program is None and self.why_not is None:
             log.info("compiling the evaluation, once: about 10 s")
             try:
-                with self.ranks.resting():
+                with self.ranks.without_timeout():
                     self._program = Program(self.client, self.rows, model, store, self.direct_convolution)
             except Exception as error:  # whatever a net, a loss or a measure may do that cannot be traced
                 self.why_not = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -102,7 +102,7 @@ class Ladder(Engine):
         except CompilerError as error:
             why = str(error)
             log.debug("the whole story:", exc_info=error)
-        return next((word for word in self.ranks.words(why) if word is not None), None)
+        return next((word for word in self.ranks.all_gather(why) if word is not None), None)
 
     def _step_down(self, why: str) -> None:
         place = rung_of(self.choice)

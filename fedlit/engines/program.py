@@ -168,7 +168,7 @@ class LocalProgram:
         self.cuts_padding = mixes_rows(client)
         self.carried = carried
         self.context = self.context_read = context
-        self.pulse: Callable[[], None] = lambda: None
+        self.heartbeat: Callable[[], None] = lambda: None
         """Called after every step of the eager form."""
         self.draws = True
         """Whether a step may read its key; known once the program is traced."""
@@ -280,7 +280,7 @@ class LocalProgram:
             carried, read = self.unpack(flat, self.carried), self.unpack(context, self.context)
             for t in torch.split(torch.arange(int(t0), int(t1), device=flat.device), 1):
                 carried = self.step(t, carried, read, store, schedule, lr, cuts_padding=self.cuts_padding)
-                self.pulse()
+                self.heartbeat()
             return self.pack(carried)
 
     def traceable(

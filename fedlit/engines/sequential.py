@@ -79,7 +79,7 @@ class SequentialEngine(Engine):
                         load(client.net, moved)
                     self._carry(client, cohort, output, k)
                 tasks.append(output.task)
-                self.ranks.pulse()
+                self.ranks.heartbeat()
                 self.tally.count(steps=1)
         if not tasks:
             return next(iter(cohort.received.values())).new_full((), torch.nan), memory

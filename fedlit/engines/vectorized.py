@@ -274,7 +274,7 @@ class VectorizedEngine(Engine):
             for worker, share in zip(crew, shares, strict=True):
                 worker.train(share, task)
             return
-        with self.ranks.resting():  # a compiled window may last long, and no user's code runs in it
+        with self.ranks.without_timeout():  # a compiled window may last long, and no user's code runs in it
             self._run_in_threads(crew, shares, task)
 
     def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[Job]]], task: Task) -> None:
@@ -321,12 +321,12 @@ class VectorizedEngine(Engine):
             turned = self.compiles == "step" and not self.direct_convolution
             rows = channels_last(self.rows) if turned else self.rows
             program = LocalProgram(client, phase, rows, self.lanes, self._layouts[phase], context, task.batch_rows)
-            program.pulse = self.ranks.pulse
+            program.heartbeat = self.ranks.heartbeat
             crew = [self.worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
                 where = f"{task.where}, while it was traced and compiled for all clients"
-                with self.ranks.resting(), located(where), self.tally.preparing():
+                with self.ranks.without_timeout(), located(where), self.tally.preparing():
                     form = CompiledForm(program, crew[0], task, self.direct_convolution, self.compiles, self.loops)
                 run = form if self.compiles == "loop" else step_by_step(form, program)
                 for worker in crew:
@@ -416,7 +416,7 @@ def step_by_step(step: Run, program: LocalProgram) -> Run:
             own = schedule.at(t)  # so the program is the same for every capacity
             if is_full or not program.cuts_padding:
                 flat = step(flat, context, lr, store, own, *ends)
-                program.pulse()
+                program.heartbeat()
             else:
                 with one_at_a_time:
                     flat = program.eager(flat, context, lr, store, own, *ends)

@@ -1,17 +1,19 @@
-"""RankGroup: several processes as `Ranks`: work is divided, its rows are gathered on all of them in its order."""
+"""RankGroup: several processes as `Ranks`: work is split, its rows are gathered on all of them in its order."""
 
-import pickle
+import io
+import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from fedlit.errors import RankError
 from fedlit.params import Params
-from fedlit.processes.hub import KNOWN_S, Hub, Link
+from fedlit.processes.connections import Connections
+from fedlit.processes.monitor import Monitor
+from fedlit.processes.start_rank import set_death_signal
 from fedlit.ranks import Ranks, divide
 from fedlit.rowlayout import RowLayout
 
@@ -19,30 +21,36 @@ T = TypeVar("T")
 _latest: "RankGroup | None" = None
 
 
-def another_tells() -> bool:
+def another_rank_reports() -> bool:
     """Whether an error is told to the user by another process of the run."""
-    return _latest is not None and not _latest.is_first and not _latest.first_is_lost
+    return _latest is not None and _latest.rank != _latest.reporting_rank
 
 
 class RankGroup(Ranks):
     """The processes of a run, joined.
 
     Args:
-        link: to the hub.
-        hub: on the first rank.
+        monitor: what they know of each other.
+        connections: between them.
         here: ranks on this machine.
     """
 
-    def __init__(self, link: Link, hub: Hub | None, here: int) -> None:
+    def __init__(self, monitor: Monitor, connections: Connections, here: int) -> None:
         super().__init__()
         global _latest
         _latest = self
-        self.link, self.hub = link, hub
-        self.rank, self.size, self.here = link.rank, len(link.members), here
+        self.monitor, self.connections = monitor, connections
+        self.rank, self.size, self.here = monitor.rank, len(monitor.members), here
+
+    @property
+    def reporting_rank(self) -> int:
+        """The first rank that is not lost."""
+        ending = self.monitor.ending
+        return 1 if ending is not None and ending.is_lost and ending.rank == 0 else 0
 
     # ---- work --------------------------------------------------------------------------------------------------------
 
-    def divided(
+    def split_work(
         self, costs: Sequence[float], compute: Callable[[list[int]], Params], lengths: Sequence[int] | None = None
     ) -> Params:
         """Each rank its part; a rank without any only receives."""
@@ -50,98 +58,89 @@ class RankGroup(Ranks):
             return compute([])
         shares = divide(costs, self.size)
         mine = shares[self.rank]
-        with self.link.demanding(True):
+        with self.monitor.working(True):
             rows = compute(mine) if mine else {}
         counts = [1] * len(costs) if lengths is None else list(lengths)
         return self._gathered(rows, shares, counts)
 
     def _gathered(self, rows: Params, shares: list[list[int]], counts: list[int]) -> Params:
         """Every rank's rows, in the items' order."""
-        layout = RowLayout.agreed(self.words(RowLayout.of(rows)))
+        layouts = self.all_gather(RowLayout.of(rows).to_json())
+        layout = RowLayout.agreed([RowLayout.from_json(layout) for layout in layouts])
         with self.profile("communicate"):
             sizes = [sum(counts[item] for item in share) for share in shares]
             whole = torch.empty(sum(sizes), layout.width, dtype=torch.uint8)
             parts = torch.split(whole, sizes)
             layout.write(rows, parts[self.rank])
-            self._exchange(parts)
+            self.connections.broadcast(parts)
             return layout.read(whole.index_select(0, rows_in_order(shares, counts)))
-
-    def _exchange(self, parts: Sequence[Tensor]) -> None:
-        """Each rank sends its part to all others."""
-        try:
-            sent = [dist.broadcast(part, rank, async_op=True) for rank, part in enumerate(parts) if part.numel()]
-            for work in sent:
-                work.wait()
-        except RuntimeError:  # gloo's word for a rank that is gone does not say which
-            self.link.check_soon()
-            raise
 
     # ---- agreement ---------------------------------------------------------------------------------------------------
 
-    def words(self, word: T) -> list[T]:
-        """A meeting of all ranks."""
-        self.link.check()
+    def all_gather(self, value: T) -> list[T]:
+        """It travels as JSON."""
+        self.monitor.check()
         with self.profile("wait"):
-            return [pickle.loads(said) for said in self.link.meet(pickle.dumps(word))]
+            message = json.dumps(value, default=os.fspath).encode()
+            return [json.loads(part) for part in self.connections.all_gather(message)]
 
-    def same(self, value: T) -> T:
+    def broadcast(self, value: T) -> T:
         """The first rank's; others need not have one."""
-        return self.words(value if self.is_first else None)[0]  # type: ignore[return-value]  # the first one's is a T
+        return self.all_gather(value if self.is_first else None)[0]  # type: ignore[return-value]  # the first one's is a T
 
-    def either(self, claims: Sequence[bool]) -> list[bool]:
+    def any_rank(self, claims: Sequence[bool]) -> list[bool]:
         """Of each claim whether it holds on any rank."""
-        return [any(said) for said in zip(*self.words(list(claims)), strict=True)]
+        return [any(claim) for claim in zip(*self.all_gather(list(claims)), strict=True)]
 
-    def same_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tensors with the first rank's, in place."""
-        self.words(None)
+        self.all_gather(None)
         for value in tensors.values():
-            held = value.detach().contiguous()
-            dist.broadcast(held, 0)
-            value.detach().copy_(held)
+            sent = value.detach().contiguous()
+            self.connections.broadcast([sent])
+            value.detach().copy_(sent)
 
-    def sent(self, value: T | None) -> T:
-        """What the first rank gives, however large: it travels as tensors do."""
-        self.words(None)
-        held: list[T | None] = [value if self.is_first else None]
-        dist.broadcast_object_list(held, 0)
-        assert held[0] is not None
-        return held[0]
+    def broadcast_checkpoint(self, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
+        """The first rank's, however large, as the bytes of a file that holds tensors and plain data alone."""
+        file = io.BytesIO()
+        if self.is_first:
+            torch.save(checkpoint, file)
+        size = self.broadcast(file.tell())
+        content = torch.frombuffer(bytearray(file.getvalue().ljust(size, b"\0")), dtype=torch.uint8)
+        self.connections.broadcast([content])
+        found: dict[str, Any] = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+        return found
 
-    def pulse(self) -> None:
+    def heartbeat(self) -> None:
         """A sign of progress; what another rank has raised is raised here too."""
-        self.link.progress += 1
-        self.link.check()
+        self.monitor.step()
 
     @contextmanager
-    def resting(self) -> Iterator[None]:
-        """It is enough to be alive."""
-        with self.link.demanding(False):
+    def without_timeout(self) -> Iterator[None]:
+        """Being alive is enough."""
+        with self.monitor.working(False):
             yield
 
     # ---- the end -----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def taking_leave(self) -> Iterator[None]:
-        """A run: all ranks come to its end, or all end with the error of the one that failed."""
+        """A run: all ranks come to its end, or all end with the error of the one that failed.
+
+        Until then the monitor sees to it that this process does not outlive the first rank: it also says why.
+        """
+        death_signal = set_death_signal(0)
         try:
             yield
-            self.words(None)
+            self.all_gather(None)
         except BaseException as error:
-            self.leave(error)
+            self.monitor.tell(error)
+            self.connections.close()
             raise
-        self.leave()
-
-    def leave(self, error: BaseException | None = None) -> None:
-        """Say goodbye; the first rank stays until the others have heard it."""
-        self.link.leave(error)
-        if self.hub is not None:
-            self.hub.join(KNOWN_S)
-
-    @property
-    def first_is_lost(self) -> bool:
-        """Whether the rank that talks to the user cannot."""
-        return self.link.ended is not None and self.link.ended[0] == 0 and isinstance(self.link.ended[1], RankError)
+        finally:
+            self.monitor.leave()
+            self.connections.close()
+            set_death_signal(death_signal)
 
 
 def rows_in_order(shares: list[list[int]], counts: list[int]) -> Tensor:

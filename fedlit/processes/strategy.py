@@ -3,10 +3,9 @@ needs. The only file that touches protected names of Lightning's launchers (`tes
 """
 
 import atexit
+import io
 import os
-import pickle
-import secrets
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -14,22 +13,26 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from multiprocessing.connection import Listener
 from typing import Any, ClassVar
 
+import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from pytorch_lightning.strategies.launchers.subprocess_script import (  # type: ignore[attr-defined]  # not exported
+    _basic_subprocess_cmd,
+)
 from torch import Tensor
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # torch does not list them
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch does not list it
 
 from fedlit.errors import ConfigError, RankError, require
+from fedlit.processes import error_json, start_rank
+from fedlit.processes.connections import Connections
 from fedlit.processes.group import RankGroup
-from fedlit.processes.hub import Hub, Link, Member, portable
+from fedlit.processes.monitor import Monitor
+from fedlit.processes.rendezvous import FOLDER, RENDEZVOUS, Seat, make_private_folder
 
-START_S = 600.0
-"""How long ranks wait for each other at the start: machines of a cluster do not start at the same moment."""
 FORKING = ("ddp_notebook", "ddp_fork")
 STRATEGIES = ("auto", "ddp", *FORKING)
 _SHARDING = ("fsdp", "deepspeed", "model_parallel", "xla_fsdp")
@@ -105,23 +108,34 @@ class FederatedStrategy(DDPStrategy):
         """Meet the other ranks; a second run of the same processes meets anew."""
         self.ranks = None
         self.setup_environment()
-        self.ranks = joined(self)
+        assert self.ranks is not None
         return self.ranks
 
     def setup_distributed(self) -> None:
-        """A process group whose members are known to be there."""
+        """The ranks of a run, once all are there; torch's process group is for Lightning's and the user's own calls."""
         self.set_world_ranks()
         if self.ranks is not None:
             return
-        store = ENTRANCE.wait(self)
-        if not dist.is_initialized():
-            dist.init_process_group(
-                "gloo",
-                store=PrefixStore("group", store),
-                rank=self.global_rank,
-                world_size=self.world_size,
-                timeout=self.patience,
-            )
+        store, members = RENDEZVOUS.meet(self._seat(), self._check_children)
+        monitor = Monitor(store, members, self.global_rank, self.rank_timeout)
+        monitor.start()
+        try:
+            self.ranks = RankGroup(monitor, Connections(store, monitor), self.num_processes)
+            if not dist.is_initialized():
+                rank, size, store = self.global_rank, self.world_size, PrefixStore("torch", store)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=self.patience)
+        except RuntimeError as error:
+            raise monitor.explain(error) from None
+
+    def _seat(self) -> Seat:
+        environment = self.cluster_environment
+        assert environment is not None
+        where = environment.main_address, environment.main_port
+        return Seat(self.global_rank, self.world_size, self.num_nodes, *where)
+
+    def _check_children(self) -> None:
+        if isinstance(self.launcher, RankLauncher):
+            self.launcher.check_children()
 
     def configure_ddp(self) -> None:
         """Nothing: there are no gradients to reduce."""
@@ -129,24 +143,27 @@ class FederatedStrategy(DDPStrategy):
     def barrier(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
         """A meeting; not for a checkpoint, which the first rank writes while the others go on."""
         if self.ranks is not None and name != "Trainer.save_checkpoint":
-            self.ranks.words(None)
+            self.ranks.all_gather(None)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What rank `src` gives."""
-        return obj if self.ranks is None else self.ranks.words(obj if self.global_rank == src else None)[src]
+        """What rank `src` gives: plain data, or a path."""
+        return obj if self.ranks is None else self.ranks.all_gather(obj if self.global_rank == src else None)[src]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
         """Over all ranks, once all are there."""
-        if self.ranks is not None and isinstance(tensor, Tensor):
-            self.ranks.words(None)
-        return super().reduce(tensor, group, reduce_op)
+        if self.ranks is None or not isinstance(tensor, Tensor):
+            return super().reduce(tensor, group, reduce_op)
+        self.ranks.all_gather(None)
+        try:
+            return super().reduce(tensor, group, reduce_op)
+        except RuntimeError as error:
+            raise self.ranks.monitor.explain(error) from None
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """The first rank reads and sends: machines need not share a folder."""
         assert self.ranks is not None
         found = super().load_checkpoint(checkpoint_path, weights_only) if self.global_rank == 0 else None
-        content: dict[str, Any] = self.ranks.sent(found)
-        return content
+        return self.ranks.broadcast_checkpoint(found)
 
 
 class RankLauncher(_SubprocessScriptLauncher):
@@ -164,26 +181,42 @@ class RankLauncher(_SubprocessScriptLauncher):
         except ValueError as error:  # SLURM started another number
             raise ConfigError(" ".join(str(error).split())) from error
         if not self.cluster_environment.creates_processes_externally:
-            self._call_children_scripts()
-            self.started.extend(self.procs)
+            self._start_children()
             atexit.register(self.end_children)
         return function(*args, **kwargs)
+
+    def _start_children(self) -> None:
+        """As Lightning does, but none of them outlives this process."""
+        environment = self.cluster_environment
+        os.environ |= {
+            "MASTER_ADDR": environment.main_address,
+            "MASTER_PORT": str(environment.main_port),
+            "NODE_RANK": str(environment.node_rank()),
+            "LOCAL_RANK": str(environment.local_rank()),
+            "WORLD_SIZE": str(self.num_processes * self.num_nodes),
+        }
+        if self.num_nodes == 1:
+            make_private_folder()
+        command = [sys.executable, "-I", "-S", start_rank.__file__, str(os.getpid()), *_basic_subprocess_cmd()]
+        for rank in range(1, self.num_processes):
+            self.started.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(rank)}))
 
     def check_children(self) -> None:
         """Raise where a rank has ended before it came."""
         for rank, child in enumerate(self.started, start=1):
             if child.poll() is not None:
+                self.end_children(patience=0)
                 raise RankError(
                     f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
                     "the run began. Its output is above."
                 )
 
-    def end_children(self) -> None:
+    def end_children(self, patience: float = 10.0) -> None:
         """At the end of this process no other one stays behind."""
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + patience
         for child in self.started:
             with suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.1, deadline - time.monotonic()))
+                child.wait(max(0.0, deadline - time.monotonic()))
         for child in self.started:
             if child.poll() is None:
                 child.kill()
@@ -201,90 +234,31 @@ class RankForker(_MultiProcessingLauncher):
         """Make the copies and call the function in each; in a copy, only call it."""
         if os.getpid() != self._main:
             return function(*args, **kwargs)
+        make_private_folder()
         outcome = super().launch(partial(outcome_of, function), *args, trainer=trainer, **kwargs)
-        if isinstance(outcome, BaseException):
-            raise outcome
+        del os.environ[FOLDER]
+        if isinstance(outcome, dict):
+            raise error_json.from_json(outcome)
         return outcome
 
     def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
         """What the waiting process is to know of the run; as bytes, because tensors would be shared with the dead."""
-        own = trainer.results() if trainer.state.finished else None  # type: ignore[attr-defined]  # FederatedTrainer's
-        return super().get_extra_results(trainer) | {"fedlit": pickle.dumps(own)}
+        file = io.BytesIO()
+        torch.save(trainer.results() if trainer.state.finished else None, file)  # type: ignore[attr-defined]  # FederatedTrainer's
+        return super().get_extra_results(trainer) | {"fedlit": file.getvalue()}
 
     def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
-        """There it is."""
+        """Load the results that the first rank sent."""
         super().update_main_process_results(trainer, extra)
-        results = pickle.loads(extra["fedlit"])
+        results = torch.load(io.BytesIO(extra["fedlit"]), weights_only=True)
         if results is not None:
             trainer.adopt(results)  # type: ignore[attr-defined]  # FederatedTrainer's
 
 
 def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a function returns or raises: an error of a copy is raised in the process that waits."""
+    """Call a function in a copy, which does not outlive the process that waits; an error is returned as plain data."""
+    start_rank.set_death_signal(signal.SIGKILL)
     try:
         return function(*args, **kwargs)
     except Exception as error:
-        return portable(error)
-
-
-class Entrance:
-    """Where the ranks of this process's runs wait for each other: torch's store, which stays for later runs."""
-
-    def __init__(self) -> None:
-        self.store: PrefixStore | None = None
-        self.runs = 0
-
-    def open(self, strategy: FederatedStrategy) -> PrefixStore:
-        """The store, served by the first rank, or by torchrun."""
-        environment = strategy.cluster_environment
-        assert environment is not None
-        served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-        store = TCPStore(
-            environment.main_address,
-            environment.main_port,
-            is_master=strategy.global_rank == 0 and not served,
-            timeout=timedelta(seconds=START_S),
-            wait_for_workers=False,
-        )
-        self.store = PrefixStore("fedlit", store)
-        return self.store
-
-    def wait(self, strategy: FederatedStrategy) -> PrefixStore:
-        """Until every rank has come to this run."""
-        store = self.store or self.open(strategy)
-        self.runs += 1
-        store.set(f"{self.runs}/{strategy.global_rank}", "here")
-        missing, began = list(range(strategy.world_size)), time.monotonic()
-        while missing := [rank for rank in missing if not store.check([f"{self.runs}/{rank}"])]:
-            if isinstance(strategy.launcher, RankLauncher):
-                strategy.launcher.check_children()
-            if time.monotonic() - began > START_S:
-                raise RankError(
-                    f"Rank {missing[0]} has not come within {START_S:.0f} s ({len(missing)} of {strategy.world_size} "
-                    "are missing). Start every rank with the same command, and let it reach the first rank's machine."
-                )
-            time.sleep(0.02)
-        return store
-
-
-ENTRANCE = Entrance()
-
-
-def joined(strategy: FederatedStrategy) -> RankGroup:
-    """The ranks of a run, linked to the hub of the first."""
-    rank, host = strategy.global_rank, socket.gethostname()
-    told: list[Any] = [None] * strategy.world_size
-    dist.all_gather_object(told, Member(rank, os.getpid(), host))
-    assert strategy.cluster_environment is not None
-    hub, invitation = None, list[Any]([None])
-    if rank == 0:
-        key = secrets.token_bytes(16)
-        listener = Listener(("", 0), backlog=len(told), authkey=key)
-        hub = Hub(listener, told, strategy.rank_timeout)
-        hub.start()
-        invitation = [((strategy.cluster_environment.main_address, listener.address[1]), key)]
-    dist.broadcast_object_list(invitation, 0)
-    address, key = invitation[0]
-    link = Link(address, key, told, rank, strategy.rank_timeout)
-    link.start()
-    return RankGroup(link, hub, strategy.num_processes)
+        return error_json.to_json(error, "Another process raised it.")

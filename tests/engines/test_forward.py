@@ -252,7 +252,7 @@ def test_an_error_in_one_thread_ends_the_others_and_is_raised(monkeypatch: pytes
     models = some_models(client, (10 * COMPILED_ROWS,))
 
     class Lost(Ranks):
-        def pulse(self) -> None:
+        def heartbeat(self) -> None:
             raise RuntimeError("another rank failed")
 
     with pytest.raises(RuntimeError, match="another rank failed"):
