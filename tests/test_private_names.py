@@ -70,9 +70,9 @@ USED = {
         "pytorch_lightning.trainer.call._call_lightning_module_hook",
     },
     "processes/strategy.py": {
-        "._call_children_scripts",
         "pytorch_lightning.strategies.launchers._MultiProcessingLauncher",
         "pytorch_lightning.strategies.launchers._SubprocessScriptLauncher",
+        "pytorch_lightning.strategies.launchers.subprocess_script._basic_subprocess_cmd",
     },
     "tracking/workspace.py": {"._to_model"},  # of wandb-workspaces
 }

@@ -333,7 +333,7 @@ class AnotherFails(Ranks):
         super().__init__()
         self.others: list[Any] = ["no compiler there", None]
 
-    def words(self, word: Any) -> list[Any]:
+    def all_gather(self, word: Any) -> list[Any]:
         return [word, self.others.pop(0)]
 
 
