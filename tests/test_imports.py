@@ -40,7 +40,6 @@ LEVELS = {
             "step",
             "tally",
             "templates",
-            "whole",
             "words",
         ),
         0,

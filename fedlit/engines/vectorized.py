@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
-from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Store, TrainData, batch_rows, row_weights
+from fedlit.cohort import TrainedCohort
+from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Solved, Store, TrainData, batch_rows, row_weights
 from fedlit.engines.compiler import compile_program, entry_address
 from fedlit.engines.program import Compiles, Layout, LocalProgram, Schedule, channels_last
 from fedlit.errors import located
@@ -223,7 +223,7 @@ class VectorizedEngine(Engine):
         self._layouts: dict[Phase, Layout] = {}
         self._pool = ThreadPoolExecutor(max(1, workers - 1), "fedlit", torch.set_num_threads, (1,))
 
-    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+    def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
         """All clients of the cohort; those with 0 steps keep what they start with."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
@@ -241,7 +241,7 @@ class VectorizedEngine(Engine):
             lr=like.new_full((), cohort.lr),
             batch_rows=batch_rows(client, data),
             clients=cohort.clients,
-            where=f"in round {cohort.number}, {phase.step_method}",
+            where=f"in round {cohort.run_round}, {phase.step_method}",
             out=layout.join(carried),
             tally=self.tally,
         )
@@ -250,7 +250,7 @@ class VectorizedEngine(Engine):
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
         self.tally.begin(sum(own > 0 for own in steps), sum(steps))
         self._run(crew, shares, task)
-        return self._fill_cohort(cohort, layout.split(task.out))
+        return self._solved(cohort, layout.split(task.out))
 
     def _run(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
         """Every worker its share: in threads where the program is compiled, whose entry releases the GIL.
@@ -278,7 +278,7 @@ class VectorizedEngine(Engine):
         for job in jobs:
             job.result()
 
-    def _carried(self, client: Client, cohort: Cohort, phase: Phase) -> Params:
+    def _carried(self, client: Client, cohort: TrainedCohort, phase: Phase) -> Params:
         """Stacked: what each client carries from step to step, as it is before the first."""
         start, buffers = cohort.start_of(phase.start)
         _, memory = self.memory_of(client, cohort, phase, start)
@@ -292,14 +292,16 @@ class VectorizedEngine(Engine):
             "loss": zeros,
         }
 
-    def _fill_cohort(self, cohort: Cohort, carried: Params) -> Cohort:
-        cohort.params = under_prefix("params", carried)
-        cohort.buffers = under_prefix("buffers", carried)
+    def _solved(self, cohort: TrainedCohort, carried: Params) -> Solved:
+        """What is carried after the last step."""
         steps = cohort.steps.to(carried["loss"].device, non_blocking=True)
-        cohort.losses = carried["loss"] / steps  # 0/0 = NaN where a client took no step
-        cohort.memory = under_prefix("memory", carried)
-        cohort.state |= {state_name(name): rows for name, rows in under_prefix("state", carried).items()}
-        return cohort
+        return Solved(
+            params=under_prefix("params", carried),
+            buffers=under_prefix("buffers", carried),
+            losses=carried["loss"] / steps,  # 0/0 = NaN where a client took no step
+            optimizer_state=under_prefix("memory", carried),
+            carried={state_name(name): rows for name, rows in under_prefix("state", carried).items()},
+        )
 
     def _crew(self, client: Client, phase: Phase, carried: Layout, task: Task) -> list[Worker]:
         """The workers of a phase; built, and their program compiled, in the first round."""
