@@ -22,7 +22,7 @@ from benchmarks.workloads import Workload
 from fedlit.algorithms.fedbc import FedBC
 from fedlit.client import Client
 from fedlit.clock import Clock
-from fedlit.cohort import Cohort
+from fedlit.cohort import TrainedCohort, WeighedCohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.choose import Choice, EngineName
 from fedlit.engines.cost import estimated_step_s
@@ -361,7 +361,7 @@ class CountingRound(Round):
     host: "CountingLoop"
 
     def measure(
-        self, number: int, cohort: Cohort | None, watch: RoundWatch | None, servers: ServerRecords, *, due: bool
+        self, number: int, cohort: WeighedCohort | None, watch: RoundWatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
         """Only what a benchmark needs, and what several servers measure; there is no cohort before the first round."""
         if cohort is not None and watch is not None:
@@ -398,7 +398,7 @@ class Stopwatch(ServerCallback):
         if trainer.current_epoch == EVAL_EVERY:
             self.steps, self.rounds, self.began = 0, 0, Instant.now()
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """Count."""
         self.steps += int(cohort.steps.sum())
 

@@ -16,7 +16,7 @@ from typing import Any
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit import INITIAL, Batch, Client, Cohort, Personal, ServerCallback
+from fedlit import INITIAL, Batch, Client, Cohort, Personal, ServerCallback, TrainedCohort
 from fedlit.params import Params, dot, per_client, subtract, with_prefix
 from fedlit.states import StateSpec
 
@@ -75,7 +75,7 @@ class Mixing(ServerCallback):
         """η, after any decay."""
         cohort.sent["rate_now"] = cohort.sent["rate_now"] * 0 + cohort.lr
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """v̄_i = α_i v_i + (1 - α_i) w_i."""
         cohort.state |= with_prefix("mixed", mixed(cohort.state["alpha"], cohort.model("own_model"), cohort.params))
 

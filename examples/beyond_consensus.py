@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import nn
 
-from fedlit import Client, Cohort, FedAvg, FedBC, FederatedTrainer, ServerCallback, TensorData
+from fedlit import Client, FedAvg, FedBC, FederatedTrainer, ServerCallback, TensorData, WeighedCohort
 
 Floats = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class Path2D(ServerCallback):
     def __init__(self) -> None:
         self.points: list[list[float]] = []
 
-    def on_server_step_end(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Any, client: Client, cohort: WeighedCohort) -> None:
         """One more point."""
         self.points.append(self.server.z["weight"].flatten().tolist())
 

@@ -12,7 +12,7 @@ from typing import Any
 from pytorch_lightning import Trainer
 from torch import nn
 
-from fedlit import Client, Cohort, ServerCallback, Uniform, Weighting
+from fedlit import Client, ServerCallback, TrainedCohort, Uniform, WeighedCohort, Weighting
 from fedlit.params import Params, sq_norm, weighted_mean
 from fedlit.server.weights import Weighed
 
@@ -45,7 +45,7 @@ class Extrapolated(Weighting):
     def __init__(self, *, epsilon: float) -> None:
         self.epsilon = epsilon
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         """Everyone alike; cohort.distances has |Δ_i|²."""
         weights = Uniform().weigh(cohort).weights
         mean = sq_norm(weighted_mean(cohort.moves, weights)).double()
@@ -58,11 +58,11 @@ class LastTwo(ServerCallback):
     mean: Params = {}
     before: Params = {}
 
-    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """z before the server's step."""
         self.before = self.server.z
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """And z after it."""
         self.mean = {name: (self.before[name] + value) / 2 for name, value in self.server.z.items()}
 

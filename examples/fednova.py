@@ -9,7 +9,7 @@ mean gradient of each client instead, and steps as far as the average client wen
 
 from torch import Tensor
 
-from fedlit import Client, Cohort, Samples, Weighting
+from fedlit import Client, Samples, TrainedCohort, Weighting
 from fedlit.algorithms.scaffold import path_lengths
 from fedlit.errors import require
 from fedlit.server.weights import Weighed, normalise
@@ -36,7 +36,7 @@ class Normalised(Weighting):
     def __init__(self, *, momentum: float = 0.0) -> None:
         self.momentum = momentum
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         """τ_eff sum_i p_i (z - x_i) / |a_i|_1 = (τ_eff s) sum_i w_i (z - x_i), where w_i = p_i / |a_i|_1 / s."""
         trained: Tensor = cohort.reports & (cohort.steps > 0)
         shares = normalise(Samples().weigh(cohort).weights, trained)

@@ -15,7 +15,7 @@ import torch
 from pytorch_lightning import Trainer
 from torch import nn
 
-from fedlit import ZEROS, Client, Cohort, ServerCallback
+from fedlit import ZEROS, Client, ServerCallback, TrainedCohort
 from fedlit.params import subtract, with_prefix
 from fedlit.states import StateSpec
 
@@ -52,7 +52,7 @@ class Sparsify(ServerCallback):
     def __init__(self, *, share: float) -> None:
         self.share = share
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """s_i and e_i of every client."""
         unsent = cohort.model("unsent")
         wanted = {name: unsent[name] + move for name, move in cohort.moves.items()}

@@ -77,6 +77,8 @@ __all__ = [
     "Client",
     "ClientStates",
     "Cohort",
+    "TrainedCohort",
+    "WeighedCohort",
     "DigitNet",
     "Digits",
     "Dual",

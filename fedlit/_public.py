@@ -17,7 +17,7 @@ from fedlit.algorithms.scaffold import Scaffold
 from fedlit.catalogue import ShownState
 from fedlit.client import Client
 from fedlit.clock import Clock, Constant, Exponential, Latency, LogNormal, Trace, Weibull
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.corruption import Imbalance, LabelFlip
 from fedlit.data.digits import Digits
@@ -71,6 +71,8 @@ __all__ = [
     "Clock",
     "Cloud",
     "Cohort",
+    "TrainedCohort",
+    "WeighedCohort",
     "Complete",
     "Constant",
     "DigitNet",

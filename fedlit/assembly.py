@@ -16,7 +16,7 @@ import torch
 from fedlit.buffered import BufferedProtocol
 from fedlit.client import Client
 from fedlit.cloud_protocol import CloudProtocol
-from fedlit.cohort import Cohort
+from fedlit.cohort import TrainedCohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.base import Engine
@@ -90,15 +90,15 @@ class RoundParts:
         """Threads inside an operation while models are measured."""
         return self.choice.evaluation_threads
 
-    def rows_of(self, cohort: Cohort) -> Params:
+    def rows_of(self, cohort: TrainedCohort) -> Params:
         """Stacked: all that is kept of a cohort."""
         return kept_rows(self.client, cohort, keeps_local=self.keeps_local_models)
 
 
-def kept_rows(client: Client, cohort: Cohort, *, keeps_local: bool) -> Params:
+def kept_rows(client: Client, cohort: TrainedCohort, *, keeps_local: bool) -> Params:
     """Stacked: all that is kept of a trained cohort; its models too where they are asked for, or are a state."""
-    rows = dict(cohort.state) | with_prefix("memory", cohort.memory)
-    rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.own})
+    rows = dict(cohort.state) | with_prefix("memory", cohort.optimizer_state)
+    rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.local_tensors})
     if keeps_local or "local" in client.state_spec():
         rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
     return rows
@@ -218,8 +218,7 @@ class Assembly:
         """What rows would take: those of a first cohort, for everybody who may be met."""
         servers, ranks = self.state.protocol.servers, self.ranks
         [cohort] = gathering.untimed(servers[:1])
-        cohort.params, cohort.buffers = cohort.received, cohort.received_buffers
-        rows = kept_rows(self.client, cohort, keeps_local=keeps_local)
+        rows = kept_rows(self.client, TrainedCohort.begin(cohort), keeps_local=keeps_local)
         kept = sum(value.numel() * value.element_size() for value in rows.values())
         met = self.rounds * len(cohort.clients) * len(servers)
         return Need(

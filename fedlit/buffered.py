@@ -17,8 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, CohortStack, TrainedCohort
 from fedlit.federation import Federation
 from fedlit.gathering import Gathering
 from fedlit.params import stack
@@ -57,23 +58,52 @@ class InFlightClient:
 
     def alone(self) -> "InFlightClient":
         """The same without the others, so that these are forgotten when they have reported."""
-        return self if len(self.cohort.clients) == 1 else replace(self, cohort=self.cohort.only(self.place), place=0)
+        return self if len(self.cohort.clients) == 1 else replace(self, cohort=self.cohort.take([self.place]), place=0)
 
     def part(self) -> Cohort:
         """What it was given, as a copy: training changes it, and a round can fail."""
-        return self.cohort.only(self.place)
+        return self.cohort.take([self.place])
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain data; what several received is saved once."""
-        given = vars(self.alone().cohort) | {"own": sorted(self.cohort.own)}
-        return {"client": self.client, "sent": self.sent, "finish": self.finish, "given": given}
+        return {"client": self.client, "sent": self.sent, "finish": self.finish, "given": saved(self.alone().cohort)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "InFlightClient":
         """The inverse."""
-        cohort = Cohort.__new__(Cohort)
-        vars(cohort).update(state["given"] | {"own": frozenset(state["given"]["own"])})
-        return cls(cohort, 0, state["sent"], state["finish"])
+        return cls(loaded(state["given"]), 0, state["sent"], state["finish"])
+
+
+_STACKED = ("reports", "sizes", "steps", "seconds", "received", "received_buffers", "state", "sent")
+_MEASURED = ("risk_received", "grad_received")
+
+
+def saved(cohort: Cohort) -> dict[str, Any]:
+    """A client in flight as tensors and plain data, under the names that checkpoints have had from the start."""
+    no_numbers = torch.zeros(0, dtype=torch.float64)
+    return {
+        **{name: getattr(cohort, name) for name in ("round", "population", "clients", "lr", *_STACKED)},
+        **{name: value for name, value in cohort.filled().items() if name in _MEASURED},
+        **{"number": cohort.run_round, "lasts": cohort.duration_s, "own": sorted(cohort.local_tensors)},
+        **{"keys": [], "rates": [], "memory": cohort.optimizer_state, "taken": torch.zeros(1, dtype=torch.int64)},
+        **{"sent_params": {}, "sent_bytes": no_numbers, "discounts": no_numbers},
+    }
+
+
+def loaded(given: dict[str, Any]) -> Cohort:
+    """The inverse."""
+    stacked = {name: given[name] for name in (*_STACKED, *_MEASURED) if name in given}
+    return Cohort(
+        stack=CohortStack([1], stacked | {"optimizer_state": given["memory"]}),
+        round=given["round"],
+        run_round=given["number"],
+        population=given["population"],
+        clients=given["clients"],
+        draw_rounds=[given["round"]],
+        lrs=[given["lr"]],
+        local_tensors=frozenset(given["own"]),
+        duration_s=given["lasts"],
+    )
 
 
 @dataclass(frozen=True)
@@ -154,17 +184,17 @@ class BufferedEvent(Event):
         """Those whose reports fill the buffer, one by one."""
         return [report.part() for report in self.filling.reports]
 
-    def to_step(self, parts: list[Cohort], joined: Cohort) -> list[Cohort]:
+    def to_step(self, trained: list[TrainedCohort]) -> list[TrainedCohort]:
         """The reports as one cohort.
 
         If all clients received the present model, it is that of a flat round; else it says how much each counts.
         """
         [server], buffer = self.servers, self.protocol.buffer
-        joined.become_round(parts, server.rounds, len(server.clients))
-        discounts = buffer.discounts(joined.staleness)
-        if bool(joined.staleness.any()) or bool((discounts != 1).any()):
-            joined.discounts = discounts
-        return [joined]
+        cohort = TrainedCohort.from_reports(trained, server.rounds, len(server.clients))
+        discounts = buffer.discounts(cohort.staleness)
+        if bool(cohort.staleness.any()) or bool((discounts != 1).any()):
+            cohort.discounts = discounts
+        return [cohort]
 
     def finish(self, number: int) -> None:
         """Whose reports were in the buffer are no longer in flight."""

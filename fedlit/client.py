@@ -23,7 +23,7 @@ from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.catalogue import ShownState, declare
-from fedlit.cohort import Cohort, Selection
+from fedlit.cohort import Cohort, Selection, TrainedCohort
 from fedlit.errors import ConfigError, require
 from fedlit.keys import GeneratorOf
 from fedlit.local import NOT_ASKED, LocalKind, LocalOptimizer, make_optimizer
@@ -264,7 +264,7 @@ class Client(Recorded, LightningModule):
         """Numbers sent to and from a client in a round: (down, up); by default the model each way."""
         return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
 
-    def on_phase_end(self, cohort: Cohort, phase: Phase) -> None:
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         """A phase of the round is over for the whole cohort, and the next one, if there is one, has not begun.
 
         It may change `cohort.state` and, where a phase has trained the model that is sent, `cohort.params`. The clients

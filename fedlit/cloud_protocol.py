@@ -95,7 +95,7 @@ class CloudProtocol(ServerProtocol):
 
     def finish_s(self, server: Server) -> float:
         """When a server has its reports, in simulated seconds."""
-        return server.started + self.waiting[server.id].lasts
+        return server.started + self.waiting[server.id].duration_s
 
     def _first(self, servers: Sequence[Server]) -> CloudEvent:
         """The first B of these to have their reports; ties go to the lowest id."""

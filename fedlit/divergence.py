@@ -5,16 +5,16 @@ import math
 import numpy as np
 import torch
 
-from fedlit.cohort import Cohort
+from fedlit.cohort import TrainedCohort
 from fedlit.errors import DivergedError
 from fedlit.params import Params
 
 _ADVICE = "No checkpoint holds this round. Lower model.lr, or set model.clip, and start anew."
 
 
-def check_divergence(cohort: Cohort, first_risk: float | None, factor: float) -> float | None:
+def check_divergence(cohort: TrainedCohort, first_risk: float | None, factor: float) -> float | None:
     """Raise DivergedError, or return the first round's mean training loss, to which later ones are compared."""
-    number, bad = cohort.number, first_not_finite(cohort)
+    number, bad = cohort.run_round, first_not_finite(cohort)
     if bad is not None:
         who = cohort.clients[bad]
         raise DivergedError(
@@ -50,7 +50,7 @@ def check_servers(models: Params, number: int) -> None:
         )
 
 
-def first_not_finite(cohort: Cohort) -> int | None:
+def first_not_finite(cohort: TrainedCohort) -> int | None:
     """Position of the first client whose loss or parameters are not finite, or None."""
     losses = cohort.losses.numpy()[cohort.steps.numpy() > 0]
     if all(np.isfinite(value).all() for value in (losses, *(value.numpy() for value in cohort.params.values()))):

@@ -38,4 +38,4 @@ class FlatProtocol(ServerProtocol):
         """The server's next round."""
         [server] = self.servers
         [cohort] = gathering.cohorts([server], clone(self.federation.models([server])))
-        return FlatEvent(self, [server], server.started + cohort.lasts, cohort)
+        return FlatEvent(self, [server], server.started + cohort.duration_s, cohort)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedlit.client import Client
 from fedlit.clock import Clock
 from fedlit.clock.clock import divided
-from fedlit.cohort import Cohort, Selection, together
+from fedlit.cohort import Cohort, CohortStack, Selection
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
@@ -27,7 +27,6 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Arrivals, Sampler, check_selection
 from fedlit.server.server import Server
 from fedlit.states import row_names
-from fedlit.whole import Whole
 
 
 @dataclass(frozen=True)
@@ -131,44 +130,44 @@ class Gathering:
             "received": {name: models[name] for name in servers[0].params},
             "received_buffers": {name: models[name] for name in servers[0].buffers},
         }
-        whole = Whole(counts, {"reports": torch.tensor([one in reporting for one in chosen])}, sent)
-        whole.fields |= {"sizes": torch.from_numpy(sizes), "steps": torch.from_numpy(planned)}
-        self.add_rows(whole, servers[0], chosen)
+        stack = CohortStack(counts, {"reports": torch.tensor([one in reporting for one in chosen])}, sent)
+        stack.fields |= {"sizes": torch.from_numpy(sizes), "steps": torch.from_numpy(planned)}
+        self.add_rows(stack, servers[0], chosen)
         rates = {round: client.rate(round) for round in {server.rounds for server in servers}}
-        cohorts = Cohort.in_whole(
-            whole,
-            [
-                {
-                    "round": server.rounds,
-                    "number": server.rounds + 1,
-                    "clients": own.train,
-                    "population": len(server.clients),
-                    "lr": rates[server.rounds],
-                    "own": client.own_tensors,
-                }
-                for server, own in zip(servers, selected, strict=True)
-            ],
-        )
+        cohorts = [
+            Cohort(
+                stack=stack,
+                place=place,
+                round=server.rounds,
+                run_round=server.rounds + 1,
+                population=len(server.clients),
+                clients=own.train,
+                draw_rounds=[server.rounds] * len(own.train),
+                lrs=[rates[server.rounds]] * len(own.train),
+                local_tensors=client.own_tensors,
+            )
+            for place, (server, own) in enumerate(zip(servers, selected, strict=True))
+        ]
         for server, cohort, own in zip(servers, cohorts, divided(planned, counts), strict=True):
             if self._own_work or client.most_steps is not None:  # asked in every round: a callback may set it
                 cohort.steps = self.steps(cohort, "local_work", own)
             if client.keep_optimizer:
-                cohort.memory = self.kept_memory(cohort, server)
+                cohort.optimizer_state = self.kept_memory(cohort, server)
         return cohorts
 
-    def add_rows(self, whole: Whole, server: Server, chosen: list[int]) -> None:
+    def add_rows(self, stack: CohortStack, server: Server, chosen: list[int]) -> None:
         """What these clients kept, and what is sent beside the model; first values where nothing is known yet."""
         client, initial = self.client, server.initial
         if client.own_tensors:
-            received = self.received(server, chosen, whole.all("received"), whole.all("received_buffers"))
-            whole.fields |= dict(zip(("received", "received_buffers"), received, strict=True))
+            received = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
+            stack.fields |= dict(zip(("received", "received_buffers"), received, strict=True))
         kept, sent = client.state_spec(), client.sent_spec()
         if kept or sent:
-            whole.fields["received"] = whole.all("received")
-        first = whole.fields.get("received", {})
+            stack.fields["received"] = stack.all("received")
+        first = stack.fields.get("received", {})
         names = row_names(kept, first)
-        whole.fields["state"] = server.states.rows(chosen, names, lambda: client.initial_rows(kept, first, initial))
-        whole.fields["sent"] = client.initial_rows(sent, first, initial)
+        stack.fields["state"] = server.states.rows(chosen, names, lambda: client.initial_rows(kept, first, initial))
+        stack.fields["sent"] = client.initial_rows(sent, first, initial)
 
     def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "Drawn":
         """When these clients of each server show up in its next round; None where the sampler does not ask."""
@@ -220,10 +219,10 @@ class Gathering:
         clock = self.options.clock
         if clock is None:
             return
-        is_asked = together(cohorts, "reports").numpy()
+        is_asked = Cohort.reports.of(cohorts).numpy()
         starts = np.cumsum([0, *(len(cohort.clients) for cohort in cohorts[:-1])])
         counts = np.add.reduceat(is_asked, starts, dtype=np.int64).tolist()
-        sizes = together(cohorts, "sizes").numpy()[is_asked]
+        sizes = Cohort.sizes.of(cohorts).numpy()[is_asked]
         steps = self.longest_solves(cohorts).numpy()[is_asked]
         ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_asked]
         rounds = np.repeat([cohort.round for cohort in cohorts], counts)
@@ -231,7 +230,7 @@ class Gathering:
         seconds, reports, lasts = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
         each = torch.split(torch.from_numpy(seconds), counts)
         for cohort, own, until in zip(cohorts, lasts, each, strict=True):
-            cohort.lasts, cohort.seconds = own, until
+            cohort.duration_s, cohort.seconds = own, until
         if not reports.all():
             for cohort, own_reports in zip(cohorts, divided(reports, counts), strict=True):
                 cohort.reports[cohort.reports.clone()] = torch.from_numpy(own_reports)
@@ -244,8 +243,7 @@ class Gathering:
     def all_steps(self, cohorts: Sequence[Cohort], work_method: str) -> Tensor:
         """(clients,) local steps that the phases of a `work_method` take, for all cohorts."""
         if work_method == "local_work":
-            steps: Tensor = together(cohorts, "steps")
-            return steps
+            return Cohort.steps.of(cohorts)
         return below([self.steps(cohort, work_method) for cohort in cohorts])
 
     @property
@@ -266,7 +264,7 @@ class Gathering:
         """(clients,) local steps of a phase, where so many are planned; phases of a round draw the same numbers."""
 
         def generator_of(k: int) -> np.random.Generator:
-            return generator(self.options.seed, Purpose.WORK, round=cohort.key(k), client=cohort.clients[k])
+            return generator(self.options.seed, Purpose.WORK, round=cohort.draw_rounds[k], client=cohort.clients[k])
 
         planned = self.client.planned_steps(cohort.sizes.numpy()) if planned is None else planned
         return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator_of))
@@ -282,7 +280,8 @@ class Gathering:
         taken = dict.fromkeys(methods, 0)
         for cohort in cohorts:
             for later in range(rounds):
-                of_round = replace(cohort, round=cohort.round + later, keys=[])
+                drawn = cohort.round + later
+                of_round = replace(cohort, round=drawn, draw_rounds=[drawn] * len(cohort.clients))
                 for name in methods:
                     taken[name] += int(self.steps(of_round, name).sum())
         return {name: steps / max(rounds * planned, 1) for name, steps in taken.items()}

@@ -9,7 +9,7 @@ import torch
 
 from fedlit.catalogue import MODELS, ShownState, Statistic
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import WeighedCohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
 from fedlit.measure import ACCURACY, Measure
@@ -79,15 +79,14 @@ def _personal_spread(measure: Measure) -> list[str]:
     return [f"{measure.name}_{name}" for name in ("min", "max", "var", measure.tail)]
 
 
-def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
+def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
     """What is known of every round without evaluating a model."""
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
     distance, total = cohort.distances.numpy()[reports], sizes[reports].sum()
-    values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr, "train/steps": float(cohort.taken.sum())}
+    values = {"train/loss": cohort.mean_loss, "train/lr": cohort.lr, "train/steps": float(cohort.steps_taken.sum())}
     values["distance/mean"] = float(distance.mean(dtype=np.float64))
-    for user, largest in (("min_user", False), ("max_user", True)):
-        k = cohort.extreme(largest=largest)
+    for user, k in (("min_user", cohort.smallest_client()), ("max_user", cohort.largest_client())):
         share = float(sizes[k] / total) if total else float("nan")  # nobody has samples: data.allow_empty
         values |= {f"{user}/weight": float(weights[k]), f"{user}/size_share": share}
     for name, curves in state_curves(client).items():
@@ -96,7 +95,7 @@ def round_metrics(cohort: Cohort, client: Client) -> dict[str, float]:
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
     up_mb = int(reports.sum()) * up * number_mb
-    if len(cohort.sent_bytes):
+    if len(cohort.sent_bytes) == len(cohort.clients):  # every server's callbacks have counted them
         up_mb += float(cohort.sent_bytes.numpy()[reports].sum()) / 1e6
         up_mb -= int(reports.sum()) * client.model_numbers * number_mb
     return values | {
@@ -130,15 +129,16 @@ def personal_metrics(personal: UserScores, measures: Sequence[Measure]) -> dict[
     return found
 
 
-def extreme_user_metrics(cohort: Cohort, users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
+def extreme_user_metrics(cohort: WeighedCohort, users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
     """The measures of z for the cohort's smallest and largest client."""
-    who = {f"{name}_user": cohort.clients[cohort.extreme(largest=name == "max")] for name in ("min", "max")}
+    positions = {"min_user": cohort.smallest_client(), "max_user": cohort.largest_client()}
+    who = {user: cohort.clients[k] for user, k in positions.items()}
     values = {measure.name: users.values(measure) for measure in measures}
     return {f"{user}/{name}": float(values[name][client]) for user, client in who.items() for name in values}
 
 
 def user_records(
-    cohort: Cohort | None,
+    cohort: WeighedCohort | None,
     data: FederatedDataModule,
     states: ClientStates,
     numbers: Sequence[str],

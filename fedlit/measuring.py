@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import WeighedCohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
 from fedlit.engines.forward import Forward
@@ -106,12 +106,16 @@ class Measuring:
         for kept in self._kept.values():
             kept.clear()
 
-    def evaluate(self, cohort: Cohort | None, model: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
+    def evaluate(
+        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor]
+    ) -> tuple[dict[str, float], dict[str, Any]]:
         """The metrics of the round, for this global model, and the record of each client."""
         with self.evaluator.evaluating():
             return self._evaluate(cohort, model)
 
-    def _evaluate(self, cohort: Cohort | None, model: Mapping[str, Tensor]) -> tuple[dict[str, float], dict[str, Any]]:
+    def _evaluate(
+        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor]
+    ) -> tuple[dict[str, float], dict[str, Any]]:
         parts, local, personal = self.parts, None, None
         measures = self.client.task.measures
         values, users = self.evaluator.global_model(model)

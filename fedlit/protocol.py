@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort
 from fedlit.federation import Federation, ServersBefore
 from fedlit.gathering import Gathering
 from fedlit.params import Params
@@ -40,9 +40,9 @@ class Event(ABC):
     def to_train(self) -> list[Cohort]:
         """Who trains."""
 
-    def to_step(self, parts: list[Cohort], joined: Cohort) -> list[Cohort]:
-        """What each server steps with, once those who train have trained: their parts, and all as one cohort."""
-        return parts
+    def to_step(self, trained: list[TrainedCohort]) -> list[TrainedCohort]:
+        """What each server steps with, once those who train have trained."""
+        return trained
 
     def mix(self, iteration: int) -> None:  # noqa: B027  # one server has nobody to mix with
         """Servers that step together mix their models."""

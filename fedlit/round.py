@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from fedlit.assembly import RoundParts
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.divergence import check_divergence, check_servers
 from fedlit.errors import located, noted
 from fedlit.evaluate import threads
@@ -29,6 +29,11 @@ from fedlit.server.base import check_sent
 from fedlit.server.server import Server, move
 from fedlit.server.weights import check_weights
 from fedlit.stopping import Stopping
+
+_CHECKED = ("losses", "params", "steps", "sizes")
+"""Fields that show whether a run is lost."""
+_STORED = ("steps_taken", "state", "optimizer_state", "params", "buffers")
+"""Fields of which rows are kept."""
 
 
 class Host(Protocol):
@@ -96,17 +101,17 @@ class Round:
             event = self.parts.protocol.next_event(self.parts.gathering)
         with self.transaction(event.servers):
             with self.host.profile("train"):
-                parts, joined = self.train(event, number)
+                trained = self.train(event, number)
             watch = Stopwatch(started, time.perf_counter())
-            self.state.first_risk = check_divergence(joined, self.state.first_risk, self.host.options.divergence_factor)
-            cohorts = event.to_step(parts, joined)
+            cohorts = event.to_step(trained)
+            self.check_divergence(cohorts)
             with self.host.profile("server"):
-                self.step_together(event, cohorts)
+                weighed = self.step_together(event, cohorts)
             due = self.host.is_due(number)
             servers = event.records() if due else {}
-            event.finish(number)
+            self.finish(event, number, weighed)
             with self.host.profile("evaluate"):
-                record = self.measure(number, joined.weighed(cohorts), watch, servers, due=due)
+                record = self.measure(number, WeighedCohort.whole_round(weighed), watch, servers, due=due)
             with self.host.profile("log"):
                 self.commit(number, record)
         return record
@@ -155,78 +160,87 @@ class Round:
 
     # ---- phases of a round -------------------------------------------------------------------------------------------
 
-    def train(self, event: Event, number: int) -> tuple[list[Cohort], Cohort]:
-        """The clients of all servers that are due, part by part and as one cohort."""
+    def train(self, event: Event, number: int) -> list[TrainedCohort]:
+        """The clients of all servers that are due, a cohort for each."""
         for server, cohort in event.to_send():
-            cohort.number = number
+            cohort.run_round = number
             self.send(server, cohort)
-        parts = event.to_train()
-        for part in parts:
-            part.number = number
-        return parts, self.parts.training.train(parts)
+        cohorts = event.to_train()
+        for cohort in cohorts:
+            cohort.run_round = number
+        return self.parts.training.train(cohorts)
 
-    def step_together(self, event: Event, cohorts: Sequence[Cohort]) -> None:
+    def check_divergence(self, cohorts: Sequence[TrainedCohort]) -> None:
+        """A client that is not finite, or an exploded risk, ends the run here: nothing was kept yet."""
+        joined, factor = TrainedCohort.join(cohorts, _CHECKED), self.host.options.divergence_factor
+        self.state.first_risk = check_divergence(joined, self.state.first_risk, factor)
+
+    def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
         """Servers that are due take their clients' models in, mix and step, and keep what clients keep."""
-        pairs = list(zip(event.servers, cohorts, strict=True))
-        for server, cohort in pairs:
+        for server, cohort in zip(event.servers, cohorts, strict=True):
             self.receive(server, cohort)
-        lengths = self.weigh(cohorts)
+        weighed = self.weigh(cohorts)
         for iteration in range(event.iterations):
             event.mix(iteration)
-            self.step(event.servers, cohorts, lengths)
+            self.step(event.servers, weighed)
             check_servers(self.parts.protocol.federation.models(event.servers), self.state.rounds_done + 1)
-        self.store_rows(cohorts)
-        for server, cohort in pairs:
-            self.host.call(server, "on_server_step_end", cohort)
+        self.store_rows(weighed)
+        for server, stepped in zip(event.servers, weighed, strict=True):
+            self.host.call(server, "on_server_step_end", stepped)
+        return weighed
 
     def send(self, server: Server, cohort: Cohort) -> None:
         """What a server's clients are given, before they train."""
         self.parts.training.measure_received(cohort)
         self.host.call(server, "on_cohort_start", cohort)
 
-    def receive(self, server: Server, cohort: Cohort) -> None:
+    def receive(self, server: Server, cohort: TrainedCohort) -> None:
         """What a server does with what comes back."""
         self.parts.training.measure_trained(cohort)
         if server.callbacks:
-            with cohort.idle_rows_held():
+            with cohort.untrained_rows_restored():
                 self.host.call(server, "on_cohort_trained", cohort)
             check_sent(cohort, server.callbacks)
 
-    def weigh(self, cohorts: Sequence[Cohort]) -> list[float]:
-        """Fill the cohorts' weights; returns the length of each server's step."""
-        weighting = self.parts.weighting
-        with located(f"in round {cohorts[0].number}, in the weighting {type(weighting).__name__}"):
+    def weigh(self, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
+        """How much each client counts, and how long each server's step is."""
+        weighting, factor = self.parts.weighting, self.parts.client.server_lr
+        with located(f"in round {cohorts[0].run_round}, in the weighting {type(weighting).__name__}"):
             weighed = weighting.weigh_each(cohorts)
         check_weights(weighed, cohorts, weighting)
-        for cohort, own in zip(cohorts, weighed, strict=True):
-            cohort.weights = own.weights
-        return [own.step * self.parts.client.server_lr for own in weighed]
+        pairs = zip(cohorts, weighed, strict=True)
+        return [WeighedCohort.weigh(cohort, own.weights, own.step * factor) for cohort, own in pairs]
 
-    def step(self, servers: Sequence[Server], cohorts: Sequence[Cohort], lengths: Sequence[float]) -> None:
+    def step(self, servers: Sequence[Server], cohorts: Sequence[WeighedCohort]) -> None:
         """Each z moves along its pseudo-gradient, until the round is committed or undone."""
-        gradients = pseudo_gradients(self.parts.protocol.federation.models(servers), cohorts, lengths)
+        gradients = pseudo_gradients(self.parts.protocol.federation.models(servers), cohorts)
         is_awaited = self.host.awaits_optimizer_step()
         for server, cohort, gradient in zip(servers, cohorts, rows(gradients, len(servers)), strict=True):
             cohort.pseudo_gradient = gradient
             self.host.call(server, "on_pseudo_gradient", cohort)
             if is_awaited:
                 self.host.before_optimizer_step(server.optimizer)
-        fixed = frozenset() if self.parts.client.average_kept else cohorts[0].own
+        first, optimizer = cohorts[0], type(servers[0].optimizer).__name__
+        fixed = frozenset() if self.parts.client.average_kept else first.local_tensors
         buffers = rows(averaged_buffers(cohorts), len(servers))
-        with located(f"in round {cohorts[0].number}, in the server's optimiser {type(servers[0].optimizer).__name__}"):
+        with located(f"in round {first.run_round}, in the server's optimiser {optimizer}"):
             move(servers, [cohort.pseudo_gradient for cohort in cohorts], buffers, fixed=fixed)
 
-    def store_rows(self, cohorts: Sequence[Cohort]) -> None:
+    def store_rows(self, cohorts: Sequence[WeighedCohort]) -> None:
         """The rows of those who trained, until the round is committed or undone."""
-        whole = Cohort.join_kept(cohorts)
-        clients, rows = whole.trained_rows(self.parts.rows_of(whole))
+        joined = WeighedCohort.join(cohorts, _STORED)
+        clients, rows = joined.trained_rows(self.parts.rows_of(joined))
         self.state.clients.update(clients, rows)
         self.parts.measuring.changed(clients)
+
+    def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
+        """The event is over: clocks move on."""
+        event.finish(number)
 
     # ---- its end -----------------------------------------------------------------------------------------------------
 
     def measure(
-        self, number: int, cohort: Cohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
+        self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
         """Metrics of the round, and the record of each client and server where it is evaluated."""
         values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
@@ -247,7 +261,7 @@ class Round:
         model = clone(self.parts.protocol.global_model)  # the last of users' code: nothing is written yet
         return RoundRecord(values, users, servers, model)
 
-    def evaluate(self, cohort: Cohort | None, values: dict[str, float]) -> dict[str, Any]:
+    def evaluate(self, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
         with threads(self.parts.evaluation_threads):
             measured, users = self.parts.measuring.evaluate(cohort, self.parts.protocol.global_model)

@@ -82,6 +82,7 @@ def check_run(
 ) -> None:
     """Refuse what would fail, or deceive, later. The data are set up."""
     check_optimizers(client)
+    check_phases(client)
     client.check_states()
     check_clock(client, data, callbacks, sampler, clock, seed)
     check_cloud(client, data, callbacks, sampler, cloud, clock)
@@ -110,6 +111,17 @@ def check_optimizers(client: Client) -> None:
             f"{type(client).__name__} overrides configure_optimizers, but the optimisers of a federated run are chosen "
             "elsewhere: the clients' by local_optimizer() and options such as lr and momentum, the server's by "
             "trainer.server_optimizer (SGD, FedAvgM, FedAdam …). Remove the override."
+        )
+
+
+def check_phases(client: Client) -> None:
+    """One phase must train the model that is sent, from where that begins."""
+    sent = [phase for phase in client.phases() if not phase.writes]
+    if not sent or sent[0].start == "trained":
+        raise ConfigError(
+            f"{type(client).__name__}.phases() never trains the model that clients send to the server: give one phase "
+            "that does not write a state (`writes`), and let it start from 'received' or from a state of "
+            "state_spec(). Phases that start from 'trained' come after it."
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.base import Engine
@@ -41,28 +41,34 @@ class Training:
         if "grad_received" in self.needs:
             cohort.grad_received = self.evaluator.gradients(received, data)
 
-    def measure_trained(self, cohort: Cohort) -> None:
+    def measure_trained(self, cohort: TrainedCohort) -> None:
         """Risks of the trained models, where they are needed."""
         if "risk_trained" in self.needs:
             cohort.risk_trained = self.evaluator.risks(cohort.params | cohort.buffers, self._data(cohort).train)
 
-    def train(self, cohorts: Sequence[Cohort]) -> Cohort:
-        """All clients of all servers at once, but for those whose rates differ; returns them as one cohort."""
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
+        """All clients of all servers at once, but for those whose rates differ."""
+        trained: dict[int, TrainedCohort] = {}
         for rate in dict.fromkeys(cohort.lr for cohort in cohorts):
-            alike = [cohort for cohort in cohorts if cohort.lr == rate]
-            joined = Cohort.join(alike)
-            data = self._data(joined)
-            for phase in self.client.phases():
-                self.solve(joined, data, phase)
-                self.end(joined, phase)
-            joined.share(alike)
-        return joined if len(alike) == len(cohorts) else Cohort.join_trained(cohorts)
+            places = [place for place, cohort in enumerate(cohorts) if cohort.lr == rate]
+            alike = [cohorts[place] for place in places]
+            trained |= dict(zip(places, self._train_together(alike), strict=True))
+        return [trained[place] for place in range(len(cohorts))]
 
-    def solve(self, cohort: Cohort, data: ClientData, phase: Phase) -> None:
+    def _train_together(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
+        cohort = TrainedCohort.begin(Cohort.join(cohorts))
+        data = self._data(cohort)
+        for phase in self.client.phases():
+            self.run_phase(cohort, data, phase)
+            self.end_phase(cohort, phase)
+        return cohort.split(cohorts)
+
+    def run_phase(self, cohort: TrainedCohort, data: ClientData, phase: Phase) -> None:
         """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
         steps = cohort.steps if phase.work_method == "local_work" else self.gathering.steps(cohort, phase.work_method)
-        solved = cohort.in_phase(steps, cohort.lr if phase.lr is None else phase.lr)
-        self.engine.train(self.client, solved, data, phase)
+        cohort.steps_taken = cohort.steps_taken + steps
+        solved = self.engine.train(self.client, cohort.in_phase(steps, phase.lr), data, phase)
+        cohort.state |= solved.carried
         if phase.writes:
             cohort.state |= with_prefix(phase.writes, solved.params)
             return
@@ -70,12 +76,12 @@ class Training:
         if phase.start != "trained":  # what refines a trained model logs nothing
             cohort.losses = solved.losses
         if self.client.keep_optimizer:
-            cohort.memory = solved.memory
+            cohort.optimizer_state = solved.optimizer_state
 
-    def end(self, cohort: Cohort, phase: Phase) -> None:
-        """The client's own word after a phase; whoever no phase has trained so far keeps its rows."""
-        where = f"in round {cohort.number}, in on_phase_end of {type(self.client).__name__} ({phase.name})"
-        with located(where), cohort.idle_rows_held():
+    def end_phase(self, cohort: TrainedCohort, phase: Phase) -> None:
+        """The client's own hook after a phase; whoever no phase has trained so far keeps its rows."""
+        where = f"in round {cohort.run_round}, in on_phase_end of {type(self.client).__name__} ({phase.name})"
+        with located(where), cohort.untrained_rows_restored():
             self.client.on_phase_end(cohort, phase)
 
     def _data(self, cohort: Cohort) -> ClientData:

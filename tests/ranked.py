@@ -16,7 +16,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from fedlit import Batch, Client, FedAvg, FedBC, FederatedTrainer, Scaffold, ServerCallback, TensorData
-from fedlit.cohort import Cohort
+from fedlit.cohort import WeighedCohort
 from fedlit.conformance.entries import ENTRIES
 from fedlit.conformance.problem import LOCAL, everything
 from fedlit.conformance.problem import tiny_data as conformance_data
@@ -119,7 +119,7 @@ class IllOnOneRank(FedBC):
 class FallsIll(ServerCallback):
     """Not in the first round."""
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """From now on."""
         client.trained_before = True  # type: ignore[assignment]
 

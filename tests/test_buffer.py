@@ -284,7 +284,7 @@ def test_the_server_sends_what_it_has_at_that_moment() -> None:
 
         def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
             for k, who in enumerate(cohort.clients):
-                assert torch.equal(cohort.sent["last_move.linear.bias"][k], given[cohort.key(k), who])
+                assert torch.equal(cohort.sent["last_move.linear.bias"][k], given[cohort.draw_rounds[k], who])
             stale.extend(cohort.staleness.tolist())
 
         def on_round_metrics(self, trainer: Any, client: Any, cohort: Any, metrics: Any) -> None:
@@ -313,7 +313,7 @@ def test_a_rate_that_decays_is_that_of_the_sending() -> None:
 
         def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
             rates = torch.as_tensor(cohort.rate).expand(len(cohort.clients)).tolist()
-            seen.append((cohort.lr, rates, [0.1 * 0.5 ** cohort.key(k) for k in range(len(cohort.clients))]))
+            seen.append((cohort.lr, rates, [0.1 * 0.5 ** cohort.draw_rounds[k] for k in range(len(cohort.clients))]))
 
     trainer = new_trainer(rounds=5, engine="sequential", clock=CLOCK, buffer=SMALL, callbacks=[Rates()])
     trainer.fit(QFedAvg(conformance_net(), lr_decay=0.5, **LOCAL), datamodule=conformance_data())

@@ -42,7 +42,6 @@ LEVELS = {
             "step",
             "tally",
             "templates",
-            "whole",
             "words",
         ),
         0,

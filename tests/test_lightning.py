@@ -43,6 +43,8 @@ from fedlit import (
     Softmax,
     Synthetic,
     TensorData,
+    TrainedCohort,
+    WeighedCohort,
 )
 from fedlit.cohort import Selection
 from fedlit.data.partition.base import Parts
@@ -183,7 +185,7 @@ def test_checkpoint_asked_for_in_any_hook_holds_the_row_of_its_last_round(tmp_pa
 
 def test_checkpoint_asked_for_when_a_round_fails_holds_the_last_complete_round(tmp_path: Path) -> None:
     class Failing(ServerCallback):
-        def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
             assert cohort.round < 2, "out of order"
 
     keeper = ModelCheckpoint(tmp_path, filename="failed", save_on_exception=True, save_top_k=0)
@@ -256,7 +258,7 @@ def test_hooks_of_two_rounds_with_one_evaluation_come_in_this_order() -> None:
     calls: list[str] = []
 
     class TwoPhases(Ditto):
-        def on_phase_end(self, cohort: Cohort, phase: Phase) -> None:
+        def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
             calls.append(f"on_phase_end of {phase.name}")
 
     fit(TwoPhases(Softmax(FEATURES, CLASSES)), callbacks=recording("", calls), rounds=2, eval_every=2)
@@ -330,13 +332,13 @@ class Watching(ServerCallback):
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         self.initial = self.initial or {name: value.clone() for name, value in self.server.model.items()}
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         flat = torch.cat([value.flatten(1) for value in cohort.params.values()], 1)
         self.trained.append(dict(zip(cohort.clients, flat, strict=True)))
         self.steps.append(dict(zip(cohort.clients, cohort.steps.tolist(), strict=True)))
         self.state.append(dict(cohort.state))
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         self.moved.append((cohort, {name: value.clone() for name, value in self.server.model.items()}))
 
 
@@ -348,7 +350,7 @@ def test_users_callback_comes_after_the_algorithms_own() -> None:
 
 def test_users_callback_can_change_the_step_of_the_server() -> None:
     class Still(ServerCallback):
-        def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
             for gradient in cohort.pseudo_gradient.values():
                 gradient.zero_()
 
@@ -361,7 +363,7 @@ def test_users_callback_takes_over_the_role_of_the_dual_ascent(caplog: pytest.Lo
     class Constant(ServerCallback):
         role = "dual"
 
-        def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
             cohort.state["dual"] = torch.full_like(cohort.state["dual"], 0.25)
 
     with caplog.at_level(logging.INFO, "fedlit"):
@@ -374,7 +376,7 @@ class Measuring(ServerCallback):
     metrics = ("mine/round",)
 
     def on_round_metrics(
-        self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]
+        self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, metrics: dict[str, float]
     ) -> None:
         metrics["mine/round"] = -1.0 if cohort is None else float(cohort.round)
 
@@ -641,7 +643,7 @@ def test_training_leaves_the_global_stream_of_torch_alone() -> None:
         def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
             self.before = torch.random.get_rng_state()
 
-        def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+        def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
             self.untouched = torch.equal(self.before, torch.random.get_rng_state())
 
     noting = Noting()

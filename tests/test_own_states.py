@@ -11,7 +11,7 @@ import torch
 from pyarrow import parquet
 from pytorch_lightning import Trainer
 
-from fedlit import Client, Cohort, FedBC, FederatedTrainer, ServerCallback, ShownState
+from fedlit import Client, FedBC, FederatedTrainer, ServerCallback, ShownState, TrainedCohort
 from fedlit.catalogue import STATES, metric
 from fedlit.dashboard.content import content_of
 from fedlit.errors import ConfigError, RunError
@@ -25,7 +25,7 @@ from tests.problems import run, tiny_net
 class Cheer(ServerCallback):
     """A client's mood rises by its number of samples over 100 whenever it takes part."""
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         for name in client.state_spec():
             cohort.state[name] = cohort.state[name] + cohort.sizes.double() / 100
 

@@ -70,6 +70,8 @@ PUBLIC = [
     "Client",
     "ClientStates",
     "Cohort",
+    "TrainedCohort",
+    "WeighedCohort",
     "DigitNet",
     "Digits",
     "Dual",

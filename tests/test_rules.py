@@ -18,6 +18,7 @@ from fedlit.rules import REFUSED_TRAINER_ARGUMENTS, check_run
 from fedlit.server.sampling import Sampler, SizeSampler, UniformSampler
 from fedlit.server.weights import Weighting
 from fedlit.states import RECEIVED, StateSpec
+from fedlit.step import Phase
 from tests.problems import run, tiny_net
 
 FEATURES, CLASSES = 5, 3
@@ -329,3 +330,30 @@ def test_a_net_with_frozen_parameters_is_refused_before_a_run_folder_is_made(eng
     with pytest.raises(ConfigError, match=words):
         run(client, engine=engine, run=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class Silent(FedAvg):
+    """Its phases are those of the test."""
+
+    def __init__(self, net: nn.Module, own: list[Phase]) -> None:
+        super().__init__(net)
+        self.own = own
+
+    def state_spec(self) -> StateSpec:
+        return {"personal": RECEIVED}
+
+    def phases(self) -> list[Phase]:
+        return self.own
+
+
+PERSONAL = Phase("personal", writes="personal")
+
+
+@pytest.mark.parametrize(
+    "phases",
+    [[PERSONAL], [PERSONAL, Phase("refined", start="trained")]],
+    ids=["writes alone", "refines what is not there"],
+)
+def test_a_client_that_never_trains_the_model_it_sends_is_refused(phases: list[Phase]) -> None:
+    with pytest.raises(ConfigError, match=r"Silent\.phases\(\) never trains the model that clients send"):
+        check(client=Silent(Softmax(FEATURES, CLASSES), phases))

@@ -24,6 +24,7 @@ from fedlit import (
     Latency,
     Scaffold,
     ServerCallback,
+    TrainedCohort,
 )
 from fedlit.errors import ConfigError
 from fedlit.step import Phase
@@ -54,7 +55,7 @@ def rounded(value: Tensor) -> Tensor:
 class Rounds(ServerCallback):
     """Sends two digits of every number, in two bytes each."""
 
-    def on_cohort_trained(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Any, client: Client, cohort: TrainedCohort) -> None:
         for name, value in cohort.params.items():
             cohort.sent_params[name] = rounded(value)
         cohort.sent_bytes = torch.full((len(cohort.clients),), 2.0 * client.model_numbers, dtype=torch.float64)
@@ -63,7 +64,7 @@ class Rounds(ServerCallback):
 class RoundsForGood(ServerCallback):
     """The same, and the client keeps no more than that either."""
 
-    def on_cohort_trained(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Any, client: Client, cohort: TrainedCohort) -> None:
         cohort.params = {name: rounded(value) for name, value in cohort.params.items()}
 
 
@@ -129,7 +130,7 @@ class Sends(ServerCallback):
     def __init__(self, field: str, value: Any) -> None:
         self.field, self.value = field, value
 
-    def on_cohort_trained(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Any, client: Client, cohort: TrainedCohort) -> None:
         setattr(cohort, self.field, self.value)
 
 
@@ -164,8 +165,8 @@ class Resting(Ditto):
         super().__init__(*args, **options)
         self.seen: list[tuple[str, bool]] = []
 
-    def on_phase_end(self, cohort: Cohort, phase: Phase) -> None:
-        self.seen.append((phase.name, "params" in vars(cohort)))
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
+        self.seen.append((phase.name, cohort.params is not cohort.received))
         if phase.name == "personal":
             cohort.state |= {name: 0.5 * value for name, value in cohort.state.items() if name.startswith("personal.")}
         else:
@@ -202,7 +203,7 @@ class FromChanged(Client):
     def phases(self) -> list[Phase]:
         return [Phase("first"), Phase("second", start="trained", stream=1)]
 
-    def on_phase_end(self, cohort: Cohort, phase: Phase) -> None:
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         if phase.name == "first":
             cohort.params = {name: torch.zeros_like(value) for name, value in cohort.params.items()}
         cohort.state["between"] = cohort.state["between"] + 1
@@ -222,7 +223,7 @@ def test_next_phase_starts_from_what_the_hook_left(servers: str) -> None:
 
 
 class Fails(FromChanged):
-    def on_phase_end(self, cohort: Cohort, phase: Phase) -> None:
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         super().on_phase_end(cohort, phase)
         if phase.name == "second" and cohort.number == 2:
             raise ValueError("a mistake of the user")

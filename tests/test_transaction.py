@@ -35,7 +35,9 @@ from fedlit import (
     Latency,
     Scaffold,
     ServerCallback,
+    TrainedCohort,
     Uniform,
+    WeighedCohort,
 )
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import FedlitError
@@ -101,7 +103,7 @@ class Counter(ServerCallback):
         self.raises("on_cohort_start")
 
     def on_round_metrics(
-        self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]
+        self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, metrics: dict[str, float]
     ) -> None:
         metrics["mine/count"] = self.count
         self.raises("on_round_metrics")
@@ -249,7 +251,7 @@ class FaultyWeighting(Uniform):
     fuse: Fuse
     answer: list[float] | None = None
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         if self.answer is not None and self.fuse.round == BAD and not self.fuse.blown:
             self.fuse.blown = True
             return Weighed(torch.tensor(self.answer, dtype=torch.float64))

@@ -1,12 +1,12 @@
-"""Laws of a whole: several servers' cohorts are what each would be alone, whether or not anybody reads a part."""
+"""Laws of a stack: several servers' cohorts are what each would be alone, whether or not anybody reads a part."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from fedlit.cohort import Cohort, together, whole_of
-from fedlit.whole import Whole
+from fedlit.cohort import Cohort, CohortStack, TrainedCohort, WeighedCohort, stack_of, stacked_fields
 
 COUNTS = [2, 1, 3]
 MODELS = {"w": torch.arange(6.0).view(3, 2), "b": torch.arange(3.0)}
@@ -24,20 +24,24 @@ def gathered(counts: list[int] = COUNTS) -> list[Cohort]:
         "sent": {},
     }
     models = {"received": {name: value[: len(counts)] for name, value in MODELS.items()}, "received_buffers": {}}
-    each = [
-        {"round": 4, "number": 5, "clients": list(range(10 * k, 10 * k + own)), "population": 10, "lr": 0.1}
+    stack = CohortStack(counts, fields, models)
+    given: dict[str, Any] = {"stack": stack, "round": 4, "run_round": 5, "population": 10}
+    return [
+        Cohort(place=k, clients=list(range(10 * k, 10 * k + own)), draw_rounds=[4] * own, lrs=[0.1] * own, **given)
         for k, own in enumerate(counts)
     ]
-    return Cohort.in_whole(Whole(counts, fields, models), each)
 
 
-def trained() -> tuple[list[Cohort], Cohort]:
-    cohorts = gathered()
-    joined = Cohort.join(cohorts)
-    joined.params, joined.buffers = {"w": torch.randn(6, 2)}, {}
-    joined.losses, joined.taken = torch.randn(6), torch.ones(6, dtype=torch.int64)
-    joined.share(cohorts)
-    return cohorts, joined
+def train(cohorts: list[Cohort]) -> tuple[list[TrainedCohort], TrainedCohort]:
+    joined = TrainedCohort.begin(Cohort.join(cohorts))
+    count = len(joined.clients)
+    joined.params, joined.losses = {"w": torch.randn(count, 2)}, torch.randn(count)
+    joined.steps_taken = torch.ones(count, dtype=torch.int64)
+    return joined.split(cohorts), joined
+
+
+def together(cohorts: Any, name: str) -> Any:
+    return stacked_fields(WeighedCohort)[name].of(cohorts)
 
 
 def test_each_server_has_its_part_as_views() -> None:
@@ -50,9 +54,9 @@ def test_each_server_has_its_part_as_views() -> None:
 
 def test_what_nobody_has_read_stays_in_one_piece() -> None:
     cohorts = gathered()
-    whole = whole_of(cohorts)
-    assert whole is not None
-    assert together(cohorts, "sizes") is whole.fields["sizes"]
+    stack = stack_of(cohorts)
+    assert stack is not None
+    assert together(cohorts, "sizes") is stack.fields["sizes"]
     assert torch.equal(together(cohorts, "received")["b"], MODELS["b"][REPEATED])
 
 
@@ -79,43 +83,81 @@ def test_what_one_server_replaces_or_changes_in_place_is_in_the_whole() -> None:
 def test_other_servers_or_another_order_are_put_together_anew(order: list[int]) -> None:
     cohorts = gathered()
     chosen = [cohorts[k] for k in order]
-    assert whole_of(chosen) is None
+    assert stack_of(chosen) is None
     assert together(chosen, "sizes").tolist() == [size for cohort in chosen for size in cohort.sizes.tolist()]
 
 
-def test_cohorts_of_two_wholes_are_put_together_anew() -> None:
+def test_cohorts_of_two_stacks_are_put_together_anew() -> None:
     mixed = [gathered()[0], *gathered()[1:]]
-    assert whole_of(mixed) is None
+    assert stack_of(mixed) is None
     assert together(mixed, "sizes").tolist() == [1, 2, 3, 4, 5, 6]
 
 
 def test_what_was_trained_together_is_shared_and_found_again() -> None:
-    cohorts, joined = trained()
+    cohorts, joined = train(gathered())
     assert torch.equal(cohorts[2].params["w"], joined.params["w"][3:])
-    assert torch.equal(together(cohorts, "losses"), joined.losses)
-    assert Cohort.join_kept(cohorts).taken.tolist() == [1] * 6
+    assert together(cohorts, "losses") is joined.losses
+    assert TrainedCohort.join(cohorts, ["steps_taken"]).steps_taken.tolist() == [1] * 6
+
+
+def test_received_models_stay_views_of_the_servers_models_after_training() -> None:
+    cohorts, _ = train(gathered())
+    assert cohorts[2].received["w"].untyped_storage().data_ptr() == MODELS["w"].untyped_storage().data_ptr()
+    assert torch.equal(together(cohorts, "received")["b"], MODELS["b"][REPEATED])
+
+
+def test_model_that_one_server_has_replaced_before_training_is_still_there_after_it() -> None:
+    cohorts = gathered()
+    cohorts[1].received = {"w": torch.full((1, 2), 9.0), "b": torch.full((1,), 9.0)}
+    trained, _ = train(cohorts)
+    assert trained[1].received["b"].tolist() == [9.0]
+    assert trained[2].received["b"].tolist() == [2.0] * 3
 
 
 @pytest.mark.parametrize("due", [[0, 2], [2, 1]])
-def test_some_servers_of_a_whole_can_train_alone(due: list[int]) -> None:
-    cohorts = gathered()
-    stepping = [cohorts[k] for k in due]
-    joined = Cohort.join(stepping)
-    joined.params, joined.buffers, joined.losses = {"w": torch.randn(len(joined.clients), 2)}, {}, torch.zeros(5)
-    joined.share(stepping)
+def test_some_servers_of_a_stack_can_train_alone(due: list[int]) -> None:
+    stepping = [gathered()[k] for k in due]
+    trained, joined = train(stepping)
     first = len(stepping[0].clients)
-    assert torch.equal(stepping[1].params["w"], joined.params["w"][first:])
-    assert stepping[1].sizes.tolist() == gathered()[due[1]].sizes.tolist()
-    assert stepping[0].received["b"].tolist() == [float(due[0])] * first
+    assert torch.equal(trained[1].params["w"], joined.params["w"][first:])
+    assert trained[1].sizes.tolist() == gathered()[due[1]].sizes.tolist()
+    assert trained[0].received["b"].tolist() == [float(due[0])] * first
 
 
-def test_field_that_is_filled_later_is_read_too_early_in_a_whole_as_well() -> None:
+def test_field_that_is_filled_later_is_read_too_early_in_a_stack_as_well() -> None:
     with pytest.raises(AttributeError, match="weights is read too early"):
-        gathered()[0].weights  # noqa: B018  # reading it is the point
+        gathered()[0].weights  # type: ignore[attr-defined]  # noqa: B018  # reading it is the point
 
 
-def test_whole_of_one_server_is_a_cohort_as_any_other() -> None:
+def test_stack_of_one_server_is_not_cut() -> None:
     [cohort] = gathered([2])
-    kept: dict[str, Any] = vars(cohort)
-    assert whole_of([cohort]) is None
-    assert {"sizes", "received", "state", "taken", "memory"} <= set(kept)
+    assert cohort.sizes is cohort.stack.fields["sizes"]
+    assert cohort.state is cohort.stack.fields["state"]
+    assert Cohort.join([cohort]) is cohort
+
+
+def test_clients_that_are_taken_out_share_what_all_received_and_own_the_rest() -> None:
+    cohort = gathered()[2]
+    alone = cohort.take([1])
+    alone.state["dual"] += 1
+    assert (alone.clients, alone.sizes.tolist(), alone.state["dual"].tolist()) == ([21], [5], [5.0])
+    assert cohort.state["dual"].tolist() == [3, 4, 5]
+    assert alone.received["w"].data_ptr() == cohort.received["w"].data_ptr()
+
+
+def test_buffered_reports_keep_the_rounds_in_which_they_were_sent_their_models() -> None:
+    reports = [replace(cohort, round=own) for cohort, own in zip(train(gathered())[0], (2, 4, 3), strict=True)]
+    for report in reports:
+        report.draw_rounds = [report.round] * len(report.clients)
+    cohort = TrainedCohort.from_reports(reports, 4, 50)
+    assert (cohort.round, cohort.population, cohort.staleness.tolist()) == (4, 50, [2, 2, 0, 1, 1, 1])
+
+
+def test_every_server_counts_alike_in_the_whole_round() -> None:
+    weighed = [
+        WeighedCohort.weigh(cohort, torch.full((len(cohort.clients),), 1 / len(cohort.clients)), 1.0)
+        for cohort in train(gathered())[0]
+    ]
+    torch.testing.assert_close(
+        WeighedCohort.whole_round(weighed).weights, torch.tensor([1 / 6, 1 / 6, 1 / 3, 1 / 9, 1 / 9, 1 / 9])
+    )

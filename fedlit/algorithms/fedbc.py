@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fedlit.catalogue import ShownState
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import TrainedCohort
 from fedlit.errors import require
 from fedlit.server.base import ServerCallback
 from fedlit.server.weights import Weighed, Weighting, find_weighting
@@ -173,7 +173,7 @@ class DualAscent(ServerCallback):
         self.tolerance_lr = tolerance_lr
         self.tolerance_uses = tolerance_uses
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """Both steps start from the values of the round's beginning, unless tolerance_uses is `new`."""
         dual, tolerance = cohort.state["dual"], cohort.state["tolerance"]
         distance = cohort.distances
@@ -198,11 +198,11 @@ class Dual(Weighting):
     name = "dual"
     needs_state = ("dual",)
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         """By the cohort's updated dual variables."""
         dual = cohort.state["dual"].double() * cohort.reports
         total = float(dual.sum())
         if 0 < total < inf:
             return Weighed(dual / total)
-        log.info(f"Round {cohort.number}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
+        log.info(f"Round {cohort.run_round}: the duals sum to {total:g}; weights are '{self.fallback}' instead.")
         return find_weighting(self.fallback).weigh(cohort)

@@ -20,7 +20,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import ConfigError, require
 from fedlit.params import Params, scale, subtract, weighted_mean
 from fedlit.server.base import ServerCallback
@@ -175,7 +175,7 @@ class BlockAverage(ServerCallback):
         self.prox, self.lr, self.form, self.model, self.over = prox, lr, form, model, over
         self.needs_reports = over == "all" and model == "local"
 
-    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """z - mean of the x_i by γ_i, times its factor."""
         counted = self.server.clients.tolist() if self.over == "all" else reporting(cohort)
         factor = self.lr * (self.total(counted) if self.form == "sum" else 1.0)
@@ -185,7 +185,7 @@ class BlockAverage(ServerCallback):
         """sum_i γ_i."""
         return math.fsum(self.prox[who] for who in clients) if isinstance(self.prox, list) else self.prox * len(clients)
 
-    def mean_model(self, cohort: Cohort) -> Params:
+    def mean_model(self, cohort: TrainedCohort) -> Params:
         """The mean by γ_i of the x_i that the sum is over."""
         if isinstance(self.prox, list):
             models, penalties = self.counted(cohort, self.prox)
@@ -194,7 +194,7 @@ class BlockAverage(ServerCallback):
             return self.server.latest_models(cohort, self.model)
         return {name: value[cohort.reports].mean(0) for name, value in cohort.params.items()}
 
-    def counted(self, cohort: Cohort, prox: list[float]) -> tuple[Params, Tensor]:
+    def counted(self, cohort: TrainedCohort, prox: list[float]) -> tuple[Params, Tensor]:
         """Stacked: the models that the sum is over, with their γ_i; z^0 stands once for all who never trained."""
         if self.over == "active":
             models = {name: value[cohort.reports] for name, value in cohort.params.items()}
@@ -211,6 +211,6 @@ class BlockAverage(ServerCallback):
         return models, torch.tensor(own, dtype=torch.float64)
 
 
-def reporting(cohort: Cohort) -> list[int]:
+def reporting(cohort: TrainedCohort) -> list[int]:
     """Ids of those who report."""
     return [who for who, sends in zip(cohort.clients, cohort.reports.tolist(), strict=True) if sends]

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedlit.algorithms.fedbcd import BlockAverage, FedBCD
 from fedlit.catalogue import ShownState
 from fedlit.client import Client
-from fedlit.cohort import Cohort, Selection
+from fedlit.cohort import Cohort, Selection, TrainedCohort
 from fedlit.errors import require
 from fedlit.keys import GeneratorOf
 from fedlit.local import ExtrapolatedSGD
@@ -153,7 +153,7 @@ class OfflineRounds(ServerCallback):
     def __init__(self, *, reset_momentum: bool = False) -> None:
         self.reset_momentum = reset_momentum
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """One more for who trained, 0 for who reports."""
         trained = cohort.state["offline"] + (cohort.steps > 0)
         cohort.state["offline"] = torch.where(cohort.reports, torch.zeros_like(trained), trained)
@@ -162,4 +162,4 @@ class OfflineRounds(ServerCallback):
             if f"reported.{name}" in cohort.state:
                 cohort.state[f"reported.{name}"] = torch.where(reports, value, cohort.state[f"reported.{name}"])
             if self.reset_momentum:
-                cohort.memory[name] = torch.where(reports, value, cohort.memory[name])
+                cohort.optimizer_state[name] = torch.where(reports, value, cohort.optimizer_state[name])

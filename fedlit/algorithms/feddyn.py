@@ -18,7 +18,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import require
 from fedlit.params import Params, per_client, subtract, weighted_mean, with_prefix
 from fedlit.server.base import ServerCallback
@@ -107,7 +107,7 @@ class DynamicRegularization(ServerCallback):
             scale = self.server.sizes.double().mean() / cohort.sizes
             cohort.sent["prox"] = self.alpha * scale.to(cohort.sent["prox"].dtype)
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """d_i <- d_i - α (θ_i - z)."""
         moves = subtract(cohort.params, cohort.received)
         prox = cohort.sent["prox"]
@@ -116,7 +116,7 @@ class DynamicRegularization(ServerCallback):
             {name: value - per_client(prox, value) * moves[name] for name, value in cohort.model("gradient").items()},
         )
 
-    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """h <- h - α/N sum (θ_j - z); z - mean θ_j + h / α, with θ_j as it was reported."""
         moves = subtract(cohort.reported, cohort.received)
         for name, value in moves.items():
@@ -124,7 +124,7 @@ class DynamicRegularization(ServerCallback):
             self._moved_h[name] = self.h[name] + step if self.h else step
             cohort.pseudo_gradient[name] = cohort.pseudo_gradient[name] + self._moved_h[name] / self.alpha
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """h moves when the round is complete."""
         self.h, self._moved_h = self._moved_h, {}
         if self.eval_model == "cohort_mean":

@@ -17,7 +17,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import require
 from fedlit.params import Params, dot, subtract
 from fedlit.server.base import ServerCallback
@@ -85,16 +85,16 @@ class LastMove(ServerCallback):
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """G / (lr K_i) goes out with the model; zeros in the first round."""
-        ways = cohort.rate_sums.clamp(min=cohort.lr)  # a client without steps divides by one
+        ways = cohort.lr_sums.clamp(min=cohort.lr)  # a client without steps divides by one
         for name, value in self.move.items():
             stacked = value / ways.to(value.dtype).view(-1, *[1] * value.dim())
             cohort.sent[f"last_move.{name}"] = stacked
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """z before the step."""
         self._before = self.server.z
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """The move of this round, whatever optimiser made it."""
         self.move = subtract(self._before, self.server.z)
 

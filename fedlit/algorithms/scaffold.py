@@ -20,7 +20,7 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import require
 from fedlit.params import Params, expand, per_client, subtract, under_prefix, with_prefix
 from fedlit.server.base import ServerCallback
@@ -111,10 +111,10 @@ class ControlVariates(ServerCallback):
         if self.control:
             cohort.sent |= with_prefix("server_control", expand(self.control, len(cohort.clients)))
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """Eq. 4 for everyone who took a step; eq. 5's change of c, from those who report."""
         old, sent = cohort.model("control"), under_prefix("server_control", cohort.sent)
-        lengths = cohort.rate_sums * path_lengths(cohort.steps, self.momentum) / cohort.steps.clamp(min=1)
+        lengths = cohort.lr_sums * path_lengths(cohort.steps, self.momentum) / cohort.steps.clamp(min=1)
         new = {
             name: torch.where(
                 per_client(cohort.steps > 0, value), self._renewed(name, value, sent[name], cohort, lengths), value
@@ -125,13 +125,13 @@ class ControlVariates(ServerCallback):
         changes = {name: (new[name] - old[name])[cohort.reports].sum(0) for name in old}
         self._change = {name: value / cohort.population for name, value in changes.items()}
 
-    def _renewed(self, name: str, own: Tensor, server: Tensor, cohort: Cohort, lengths: Tensor) -> Tensor:
+    def _renewed(self, name: str, own: Tensor, server: Tensor, cohort: TrainedCohort, lengths: Tensor) -> Tensor:
         if self.option == "I":
             return cohort.grad_received[name]
         path = cohort.received[name] - cohort.params[name]
         return own - server + path / per_client(lengths, path).to(path.dtype)
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """c moves when the round is complete."""
         self.control = {
             name: self.control[name] + change if self.control else change for name, change in self._change.items()

@@ -8,7 +8,7 @@ from pytorch_lightning import Trainer
 
 from fedlit.cloud_processes.plan import Part, Plan
 from fedlit.cloud_processes.wire import Wire
-from fedlit.cohort import Cohort
+from fedlit.cohort import WeighedCohort
 from fedlit.engines.choose import Request
 from fedlit.gathering import RoundOptions
 from fedlit.loop import FederatedLoop
@@ -26,7 +26,7 @@ class PartRound(Round):
     """A round of which nothing is measured: the coordinator does."""
 
     def measure(
-        self, number: int, cohort: Cohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
+        self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
         """The model alone, which the client's net holds after a round."""
         return RoundRecord({}, global_model=clone(self.parts.protocol.global_model))

@@ -2,11 +2,9 @@
 
 import time
 
-from torch import Tensor
-
 from fedlit.cloud_processes.base import PartLoop
 from fedlit.cloud_processes.wire import Message
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, CohortStack, TrainedCohort
 
 
 class ClientLoop(PartLoop):
@@ -27,34 +25,32 @@ class ClientLoop(PartLoop):
         request = self.wire.receive(server)
         started = time.perf_counter()
         time.sleep(request["wait"])
-        cohort = self.training.train([cohort_of(request)])
+        [cohort] = self.training.train([cohort_of(request)])
         self.wire.send(server, trained_rows(cohort) | {"seconds": time.perf_counter() - started})
+
+
+_SENT = ("reports", "sizes", "steps", "received", "received_buffers", "state", "sent", "optimizer_state")
+_TRAINED = ("steps_taken", "losses", "params", "buffers", "state", "optimizer_state")
 
 
 def request_of(cohort: Cohort, positions: list[int], wait: float) -> Message:
     """What some clients of a cohort are sent: their rows of it, and the seconds until they show up."""
-    stacked = ("received", "received_buffers", "state", "sent", "memory")
+    part = cohort.take(positions)
     return {
-        **{name: getattr(cohort, name)[positions] for name in ("reports", "sizes", "steps")},
-        **{name: {key: rows(value, positions) for key, value in getattr(cohort, name).items()} for name in stacked},
-        **{name: getattr(cohort, name) for name in ("round", "number", "population", "lr")},
-        "clients": [cohort.clients[k] for k in positions],
-        "own": sorted(cohort.own),
+        **{name: getattr(part, name) for name in ("round", "run_round", "population", "clients", "draw_rounds", "lrs")},
+        "stacked": {name: getattr(part, name) for name in _SENT},
+        "local_tensors": sorted(part.local_tensors),
         "wait": wait,
     }
 
 
-def rows(value: Tensor, positions: list[int]) -> Tensor:
-    """Some rows of a stacked tensor; where all are the same memory, they stay so."""
-    return value[: len(positions)] if value.stride(0) == 0 else value[positions]
-
-
 def cohort_of(request: Message) -> Cohort:
     """The inverse of `request_of`: those clients as a cohort."""
-    given = {name: value for name, value in request.items() if name not in ("own", "wait")}
-    return Cohort(**given, own=frozenset(request["own"]))
+    others = {name: value for name, value in request.items() if name not in ("stacked", "local_tensors", "wait")}
+    stack = CohortStack([len(request["clients"])], request["stacked"])
+    return Cohort(stack=stack, local_tensors=frozenset(request["local_tensors"]), **others)
 
 
-def trained_rows(cohort: Cohort) -> Message:
+def trained_rows(cohort: TrainedCohort) -> Message:
     """What a cohort brings back."""
-    return {name: getattr(cohort, name) for name in ("taken", "losses", "params", "buffers", "state", "memory")}
+    return {name: getattr(cohort, name) for name in _TRAINED}

@@ -21,7 +21,7 @@ from fedlit.cloud_processes.latencies import Latencies
 from fedlit.cloud_processes.plan import Part
 from fedlit.cloud_processes.wire import Message
 from fedlit.cloud_protocol import CloudEvent, CloudProtocol
-from fedlit.cohort import Cohort
+from fedlit.cohort import C, Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import ProcessError
 from fedlit.federation import Federation
 from fedlit.gathering import Gathering, RoundOptions
@@ -92,7 +92,7 @@ class CoordinatorProtocol(CloudProtocol):
         super().gather(gathering)
         for server in self.active_servers if self.is_real else ():
             heard = self.reports.get(server.id)
-            self.waiting[server.id].lasts = math.inf if heard is None else self._now(heard.at) - server.started
+            self.waiting[server.id].duration_s = math.inf if heard is None else self._now(heard.at) - server.started
 
     def records(self, event: CloudEvent) -> ServerRecords:
         """As in the base; a server that still trains gets the current time as finish."""
@@ -106,8 +106,8 @@ class CoordinatorProtocol(CloudProtocol):
         """What servers still wait for, or with, when the run ends; who has not reported takes until now at least."""
         for server in self.active_servers:
             cohort = self.waiting.get(server.id)
-            if cohort is not None and math.isinf(cohort.lasts):
-                cohort.lasts = self._now(time.perf_counter()) - server.started
+            if cohort is not None and math.isinf(cohort.duration_s):
+                cohort.duration_s = self._now(time.perf_counter()) - server.started
         return list(self.waiting.values())
 
     def _now(self, at: float) -> float:
@@ -209,18 +209,18 @@ class CoordinatorRound(Round):
         """The processes, and copies of their servers."""
         return self.host.federation
 
-    def train(self, event: Event, number: int) -> tuple[list[Cohort], Cohort]:
+    def train(self, event: Event, number: int) -> list[TrainedCohort]:
         """What the clients of the servers that are due have brought back."""
-        for server, cohort in event.to_send():
-            cohort.number = number
+        trained = []
+        for server, gathered in event.to_send():
+            gathered.run_round = number
             heard = self.protocol.reports.pop(server.id)
             assert heard.message is not None
-            vars(cohort).update(heard.message["report"])
-            self.host.record(cohort, heard.message["seconds"])
-        parts = event.to_train()
-        return parts, Cohort.join_trained(parts)
+            trained.append(with_fields(TrainedCohort.begin(gathered), heard.message["report"]))
+            self.host.record(trained[-1], heard.message["seconds"])
+        return trained
 
-    def step_together(self, event: Event, cohorts: Sequence[Cohort]) -> None:
+    def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
         """The servers that are due step, each in its process; here they are mixed."""
         protocol, servers = self.protocol, event.servers
         ids = [server.id for server in servers]
@@ -233,11 +233,14 @@ class CoordinatorRound(Round):
             for server in servers:
                 protocol.crew.send(server.id, {"model": server.model})
         answers = protocol.collect(event)
+        weighed = []
         for server, cohort in zip(servers, cohorts, strict=True):
             take_over(server, answers[server.id]["stepped"])
-            vars(cohort).update(answers[server.id]["cohort"])
+            kept = answers[server.id]["cohort"]
+            weighed.append(with_fields(WeighedCohort.weigh(cohort, kept["weights"], 1.0), kept))
         protocol.tell(ids, {"count": True})
-        self.store_rows(cohorts)
+        self.store_rows(weighed)
+        return weighed
 
 
 class CoordinatorLoop(FederatedLoop):
@@ -304,8 +307,13 @@ class CoordinatorLoop(FederatedLoop):
         super().teardown()
         if self._ready and self.folder is not None and self.federation.is_real:
             for cohort in self.federation.unfinished():
-                self.record(cohort, [cohort.lasts] * len(cohort.clients))
+                self.record(cohort, [cohort.duration_s] * len(cohort.clients))
             self.latencies.write(self.folder, has_clock=self.has_clock)
+
+
+def with_fields(cohort: C, filled: Message) -> C:
+    """The cohort with these stacked fields."""
+    return replace(cohort, parts=cohort.parts | filled)
 
 
 def take_over(server: Server, became: Message) -> None:

@@ -26,7 +26,7 @@ class Latencies:
         """
         counts = (cohort.reports & cohort.trained).numpy()
         slowest = seconds[counts].max() if counts.any() else seconds.max()
-        recorded = np.maximum(seconds + (cohort.lasts - slowest) - arrivals, 0.0)
+        recorded = np.maximum(seconds + (cohort.duration_s - slowest) - arrivals, 0.0)
         for client, own in zip(cohort.clients, recorded.tolist(), strict=True):
             self._rows[cohort.round, client] = own
 

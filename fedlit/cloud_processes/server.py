@@ -8,21 +8,23 @@ end       what it has become goes to the coordinator, which lets the round count
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedlit.assembly import RoundParts
 from fedlit.clock import Clock
-from fedlit.cloud_processes.base import PartLoop
+from fedlit.cloud_processes.base import PartLoop, PartRound
 from fedlit.cloud_processes.client import request_of
 from fedlit.cloud_processes.plan import COORDINATOR, Part
 from fedlit.cloud_processes.wire import Message, Wire
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.federation import Federation
 from fedlit.flat import FlatEvent, FlatProtocol
 from fedlit.gathering import Gathering
 from fedlit.params import clone
+from fedlit.protocol import Event
 from fedlit.server.server import Server, Snapshot
 from fedlit.training import Training
 
@@ -62,15 +64,6 @@ class OwnEvent(FlatEvent):
         [server] = self.servers
         server.load_model(self.protocol.link.ask({"model": server.model})["model"])
 
-    def finish(self, number: int) -> None:
-        """The round counts once the coordinator says so."""
-        [server] = self.servers
-        now = server.snapshot()
-        kept = {name: getattr(self.cohort, name) for name in ("state", "memory", "weights", "sent_bytes")}
-        became = {"model": now.model, "optimizer": now.optimizer, "callbacks": now.callbacks}
-        self.protocol.link.ask({"stepped": became, "cohort": kept})
-        super().finish(number)
-
 
 class OwnProtocol(FlatProtocol):
     """A federation as one of its servers sees it: itself, and a coordinator that mixes.
@@ -92,6 +85,25 @@ class OwnProtocol(FlatProtocol):
         return OwnEvent(self, event.servers, 0.0, event.cohort)
 
 
+class ServerRound(PartRound):
+    """A round of this server, which counts once the coordinator says so."""
+
+    def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
+        """What the server has become goes to the coordinator first."""
+        [server], [cohort] = event.servers, cohorts
+        now = server.snapshot()
+        kept = {name: getattr(cohort, name) for name in ("state", "optimizer_state", "weights", "sent_bytes")}
+        became = {"model": now.model, "optimizer": now.optimizer, "callbacks": now.callbacks}
+        self.protocol.link.ask({"stepped": became, "cohort": kept})
+        super().finish(event, number, cohorts)
+
+    @property
+    def protocol(self) -> OwnProtocol:
+        """This server's."""
+        assert isinstance(self.parts.protocol, OwnProtocol)
+        return self.parts.protocol
+
+
 @dataclass(frozen=True)
 class ClientsTraining(Training):
     """Lets client processes train."""
@@ -111,7 +123,7 @@ class ClientsTraining(Training):
         given = {own.name: getattr(training, own.name) for own in fields(training)}
         return cls(**given, workers=workers, link=link, arrivals=arrivals)
 
-    def train(self, cohorts: Sequence[Cohort]) -> Cohort:
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
         """The clients of this server; returns when the coordinator lets it step."""
         [cohort] = cohorts
         asked = {worker.rank: positions for worker in self.workers if (positions := positions_of(worker, cohort))}
@@ -119,11 +131,11 @@ class ClientsTraining(Training):
         for rank, positions in asked.items():
             self.link.wire.send(rank, request_of(cohort, positions, max(waits[k] for k in positions)))
         replies = [self.link.wire.receive(rank) for rank in asked]
-        put_together(cohort, list(asked.values()), replies)
+        trained = put_together(cohort, list(asked.values()), replies)
         seconds = {k: reply["seconds"] for own, reply in zip(asked.values(), replies, strict=True) for k in own}
-        answer = self.link.ask({"report": report_of(cohort), "seconds": [seconds[k] for k in sorted(seconds)]})
-        cohort.number = answer["number"]
-        return cohort
+        answer = self.link.ask({"report": report_of(trained), "seconds": [seconds[k] for k in sorted(seconds)]})
+        trained.run_round = answer["number"]
+        return [trained]
 
     def _waits(self, cohort: Cohort) -> list[float]:
         """(clients,) seconds until each client shows up; 0 where time is only simulated."""
@@ -135,6 +147,8 @@ class ClientsTraining(Training):
 
 class ServerLoop(PartLoop):
     """One advance() is one round of this server."""
+
+    round_class = ServerRound
 
     def create_protocol(self) -> OwnProtocol:
         """This server alone takes part."""
@@ -172,18 +186,22 @@ def positions_of(worker: Part, cohort: Cohort) -> list[int]:
     return [k for k, client in enumerate(cohort.clients) if client in own]
 
 
-def put_together(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Sequence[Message]) -> None:
-    """Fill the cohort with what its parts bring back."""
+def put_together(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Sequence[Message]) -> TrainedCohort:
+    """A cohort with what its parts bring back."""
     order = torch.tensor([k for own in positions for k in own]).argsort()
-    for name in ("taken", "losses"):
-        setattr(cohort, name, torch.cat([reply[name] for reply in replies])[order])
-    for name in ("params", "buffers", "state", "memory"):
-        stacked: dict[str, Tensor] = {
-            key: torch.cat([reply[name][key] for reply in replies])[order] for key in replies[0][name]
-        }
-        setattr(cohort, name, stacked)
+    trained = TrainedCohort.begin(cohort)
+    for name in replies[0].keys() - {"seconds"}:
+        setattr(trained, name, in_order([reply[name] for reply in replies], order))
+    return trained
 
 
-def report_of(cohort: Cohort) -> Message:
+def in_order(parts: Sequence[Any], order: Tensor) -> Any:
+    """Rows of several tensors, or of several stacked dicts, in the cohort's order."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))[order]
+    return {key: in_order([part[key] for part in parts], order) for key in parts[0]}
+
+
+def report_of(cohort: TrainedCohort) -> Message:
     """What the coordinator is told of a trained cohort; what clients keep follows after the server's hooks."""
-    return {name: getattr(cohort, name) for name in ("taken", "losses", "params", "buffers", "sent")}
+    return {name: getattr(cohort, name) for name in ("steps_taken", "losses", "params", "buffers", "sent")}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, WeighedCohort
 from fedlit.conformance.problem import (
     ROUNDS,
     TINY,
@@ -56,7 +56,7 @@ class Watching(ServerCallback):
         """The rows of those who stay outside."""
         self._before = self._outside(trainer, cohort)
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """Their rows again; and the weights."""
         after = self._outside(trainer, cohort)
         self.outsiders_moved = max([self.outsiders_moved, largest_gap(self._before, after) if after else 0.0])

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import TrainedCohort
 from fedlit.keys import Purpose, Stream
 from fedlit.local import LocalOptimizer, initial_memory
-from fedlit.params import Params
+from fedlit.params import Params, under_prefix, with_prefix
 from fedlit.ranks import Ranks
 from fedlit.step import Phase
 from fedlit.tally import Tally
@@ -66,6 +66,35 @@ class TrainData(Protocol):
         """No client of any round has more training rows; None where that is not known."""
 
 
+@dataclass(frozen=True)
+class Solved:
+    """What an engine gives back of a local solve, stacked by client."""
+
+    params: Params
+    buffers: Params
+    losses: Tensor
+    """(clients,) mean over its steps of each client's task loss; NaN where it took none."""
+    optimizer_state: Params
+    carried: Params
+    """Rows of the states that steps carry."""
+
+    def flat(self) -> Params:
+        """All of it in one stacked dict."""
+        return {
+            **with_prefix("params", self.params),
+            **with_prefix("buffers", self.buffers),
+            **with_prefix("memory", self.optimizer_state),
+            **with_prefix("state", self.carried),
+            "losses": self.losses,
+        }
+
+    @classmethod
+    def from_flat(cls, rows: Params) -> "Solved":
+        """The inverse."""
+        parts = {name: under_prefix(name, rows) for name in ("params", "buffers", "memory", "state")}
+        return cls(parts["params"], parts["buffers"], rows["losses"], parts["memory"], parts["state"])
+
+
 class _OneStreamEach(threading.local):
     """A stream of draws for each thread."""
 
@@ -85,29 +114,28 @@ class Engine:
         """How far `train` is."""
         self._threads = _OneStreamEach()
 
-    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+    def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
         """What is done once, before a phase's first `train`; CompilerError where a program cannot be compiled."""
 
-    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
-        """One local solve of every client.
-
-        Fills `params`, `buffers`, `losses`, `memory` where it is kept, and the states that steps carry.
-        """
+    def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
+        """One local solve of every client; the cohort stays as it is."""
         raise NotImplementedError
 
-    def memory_of(self, client: Client, cohort: Cohort, phase: Phase, start: Params) -> tuple[LocalOptimizer, Params]:
+    def memory_of(
+        self, client: Client, cohort: TrainedCohort, phase: Phase, start: Params
+    ) -> tuple[LocalOptimizer, Params]:
         """The phase's optimiser and, stacked, its state before the first step: the kept one, or a new one."""
         optimizer = phase.optimizer or client.local_optimizer()
-        kept = cohort.memory if phase.optimizer is None or phase.start == "trained" else {}
+        kept = cohort.optimizer_state if phase.optimizer is None or phase.start == "trained" else {}
         return optimizer, kept or initial_memory(optimizer, start)
 
-    def planner(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> "Planner":
+    def planner(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> "Planner":
         """The mini-batches of the cohort's clients; a step takes `batches_per_step` of them, one after the other."""
         return Planner(
             threads=self._threads,
             seed=self.seed,
             stream=phase.stream,
-            rounds=cohort.keys or [cohort.round] * len(cohort.clients),
+            rounds=cohort.draw_rounds,
             clients=cohort.clients,
             train=data.train,
             batches=cohort.steps.numpy() * client.batches_per_step,
@@ -116,9 +144,9 @@ class Engine:
             vary=data.vary,
         )
 
-    def mask_keys(self, cohort: Cohort, phase: Phase, k: int) -> np.ndarray:
+    def mask_keys(self, cohort: TrainedCohort, phase: Phase, k: int) -> np.ndarray:
         """(steps,) what each step of the cohort's k-th client draws its masks from (see `dropout.KeyedDropout`)."""
-        key = {"round": cohort.key(k), "client": cohort.clients[k], "index": 1 + phase.stream}
+        key = {"round": cohort.draw_rounds[k], "client": cohort.clients[k], "index": 1 + phase.stream}
         return self._threads.stream.at(self.seed, Purpose.DROPOUT, **key).integers(2**63, size=int(cohort.steps[k]))
 
 

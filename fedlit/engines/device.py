@@ -21,9 +21,9 @@ from pytorch_lightning.plugins import MixedPrecision
 from torch import Tensor
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
-from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
-from fedlit.engines.distributed import DataPart, fill, filled
+from fedlit.cohort import TrainedCohort
+from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
+from fedlit.engines.distributed import DataPart
 from fedlit.engines.program import Layout
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.vectorized import Job, Task, VectorizedEngine, Worker
@@ -194,12 +194,16 @@ class Device:
             return tensors
         return row(self.home({name: value.unsqueeze(0) for name, value in tensors.items()}), 0)
 
-    def cohort(self, cohort: Cohort) -> Cohort:
+    def cohort(self, cohort: TrainedCohort, phase: Phase) -> TrainedCohort:
         """A cohort whose rows are there; what plans are made from (steps, sizes) stays at home."""
-        there = replace(cohort)
-        for name in ("received", "received_buffers", "state", "sent", "memory"):
-            setattr(there, name, self.sent(getattr(cohort, name)))
-        if "params" in vars(cohort):
+        there = replace(cohort, parts=dict(cohort.parts))
+        there.received, there.received_buffers = (
+            dict(self.sent(cohort.received)),
+            dict(self.sent(cohort.received_buffers)),
+        )
+        there.state, there.sent = dict(self.sent(cohort.state)), dict(self.sent(cohort.sent))
+        there.optimizer_state = dict(self.sent(cohort.optimizer_state))
+        if phase.start == "trained":
             there.params, there.buffers = dict(self.sent(cohort.params)), dict(self.sent(cohort.buffers))
         return there
 
@@ -241,14 +245,13 @@ class DeviceEngine(Engine):
         super().__init__(engine.seed, engine.rows)
         self.engine, self.device = engine, device
 
-    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
-        """All that an engine fills, at home."""
+    def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
+        """What an engine gives back, at home."""
         self.engine.ranks = self.ranks
         there = DataPart(self.device.store(data.store), data.train, data.vary, data.largest)
         with self.device.computing():
-            trained = self.engine.train(client, self.device.cohort(cohort), there, phase)
-        fill(cohort, self.device.home(filled(client, trained)))
-        return cohort
+            solved = self.engine.train(client, self.device.cohort(cohort, phase), there, phase)
+        return Solved.from_flat(self.device.home(solved.flat()))
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ algorithm, weighting or callback needs a second form. That ends where a cohort's
 from dataclasses import dataclass
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
-from fedlit.engines.base import Engine, Pieces, Store, TrainData, Vary
-from fedlit.params import Params, under_prefix, with_prefix
+from fedlit.cohort import TrainedCohort
+from fedlit.engines.base import Engine, Pieces, Solved, Store, TrainData, Vary
+from fedlit.params import Params
 from fedlit.ranks import Ranks
-from fedlit.step import Phase, state_name
+from fedlit.step import Phase
 
 
 @dataclass(frozen=True)
@@ -37,36 +37,15 @@ class DistributedEngine(Engine):
         self.engine = engine
         self.ranks = engine.ranks = ranks
 
-    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+    def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
         """On every rank, whoever trains in the first round."""
         self.engine.prepare(client, cohort, data, phase)
 
-    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
-        """All that an engine fills, for the clients of all ranks."""
+    def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
+        """What an engine gives back, for the clients of all ranks."""
 
-        def trained_part(rows: list[int]) -> Params:
-            part = cohort.part(rows)
+        def solved_part(rows: list[int]) -> Params:
             own = DataPart(data.store, data.train.of_clients(rows), data.vary, data.largest)
-            return filled(client, self.engine.train(client, part, own, phase))
+            return self.engine.train(client, cohort.take(rows), own, phase).flat()
 
-        fill(cohort, self.ranks.split_work(cohort.steps.tolist(), trained_part))
-        return cohort
-
-
-def filled(client: Client, cohort: Cohort) -> Params:
-    """Stacked: all that an engine has written into a cohort."""
-    carried = [state_name(name) for name in client.carried_rows(cohort)]
-    return {
-        **with_prefix("params", cohort.params),
-        **with_prefix("buffers", cohort.buffers),
-        **with_prefix("memory", cohort.memory),
-        **with_prefix("state", {name: cohort.state[name] for name in carried}),
-        "losses": cohort.losses,
-    }
-
-
-def fill(cohort: Cohort, trained: Params) -> None:
-    """The inverse: write it into another cohort of the same clients."""
-    cohort.params, cohort.buffers = under_prefix("params", trained), under_prefix("buffers", trained)
-    cohort.memory, cohort.losses = under_prefix("memory", trained), trained["losses"]
-    cohort.state |= under_prefix("state", trained)
+        return Solved.from_flat(self.ranks.split_work(cohort.steps.tolist(), solved_part))

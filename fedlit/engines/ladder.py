@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
-from fedlit.engines.base import Engine, TrainData
+from fedlit.cohort import TrainedCohort
+from fedlit.engines.base import Engine, Solved, TrainData
 from fedlit.engines.choose import Choice
 from fedlit.engines.compiler import CompilerError
 from fedlit.errors import ResumeError
@@ -80,7 +80,7 @@ class Ladder(Engine):
         self.is_resumed = is_resumed
         self._prepared: set[Phase] = set()
 
-    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+    def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
         """The phase's program, one rung lower as long as a rank cannot have it; programs of other phases go with it."""
         why = self._fails(client, cohort, data, phase)
         while why is not None:
@@ -88,13 +88,13 @@ class Ladder(Engine):
             why = self._fails(client, cohort, data, phase)
         self._prepared.add(phase)
 
-    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+    def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
         """One local solve of every client."""
         if phase not in self._prepared:
             self.prepare(client, cohort, data, phase)
         return self.engine.train(client, cohort, data, phase)
 
-    def _fails(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> str | None:
+    def _fails(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> str | None:
         """Why a rank cannot have the program, or None."""
         why = None
         try:

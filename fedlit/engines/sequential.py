@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
-from fedlit.engines.base import BatchPlan, Engine, Store, TrainData
+from fedlit.cohort import TrainedCohort
+from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.errors import located
 from fedlit.keys import Purpose, torch_seed
@@ -24,7 +24,7 @@ class SequentialEngine(Engine):
     _masks: bool
     """Whether steps may draw masks."""
 
-    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+    def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
         """Train each client in the client's own net, which is scratch space."""
         context = client.context(cohort)
         start, held = cohort.start_of(phase.start)
@@ -33,6 +33,7 @@ class SequentialEngine(Engine):
         buffers: list[Params] = []
         memories: list[Params] = []
         losses: list[Tensor] = []
+        carried = {state_name(name): rows.clone() for name, rows in client.carried_rows(cohort).items()}
         client.net.train()
         self._masks = True
         plan = self.planner(client, cohort, data, phase)
@@ -41,32 +42,38 @@ class SequentialEngine(Engine):
             load(client.net, row(start, k) | row(held, k))
             load(client, row(context, k))
             own = self.prepared(plan(k))
-            loss, left = self._train_client(client, cohort, data.store, own, phase, k, optimizer, row(memory, k))
+            loss, left = self._train_client(
+                client, cohort, data.store, own, phase, k, optimizer, row(memory, k), carried
+            )
             losses.append(loss)
             memories.append(left)
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
             self.tally.count(clients=int(cohort.steps[k] > 0))
-        cohort.params, cohort.buffers, cohort.losses = stack(trained), stack(buffers), torch.stack(losses)
-        cohort.memory = stack(memories)
-        return cohort
+        return Solved(stack(trained), stack(buffers), torch.stack(losses), stack(memories), carried)
 
     def _train_client(
         self,
         client: Client,
-        cohort: Cohort,
+        cohort: TrainedCohort,
         store: Store,
         plan: BatchPlan,
         phase: Phase,
         k: int,
         optimizer: LocalOptimizer,
         memory: Params,
+        carried: Params,
     ) -> tuple[Tensor, Params]:
-        """All local steps of the cohort's k-th client: the mean of its task losses, and the optimiser's state."""
+        """All local steps of the cohort's k-th client: the mean of its task losses, and the optimiser's state.
+
+        Rows of `carried` become what its last step gave.
+        """
         tasks: list[Tensor] = []
         keys = self.mask_keys(cohort, phase, k) if self._masks else None
-        with self.drawing(torch_seed(self.seed, Purpose.DROPOUT, round=cohort.key(k), client=cohort.clients[k])):
-            who = f"in round {cohort.number}, client {cohort.clients[k]}"
+        with self.drawing(
+            torch_seed(self.seed, Purpose.DROPOUT, round=cohort.draw_rounds[k], client=cohort.clients[k])
+        ):
+            who = f"in round {cohort.run_round}, client {cohort.clients[k]}"
             for step in range(int(cohort.steps[k])):
                 with located(f"{who}, local step {step + 1} ({phase.step_method})"):
                     params = clone(client.local_params)
@@ -77,7 +84,7 @@ class SequentialEngine(Engine):
                     with torch.no_grad():
                         moved, memory = optimizer.step(params, grads, memory, cohort.lr)
                         load(client.net, moved)
-                    self._carry(client, cohort, output, k)
+                    self._carry(client, carried, output, k)
                 tasks.append(output.task)
                 self.ranks.heartbeat()
                 self.tally.count(steps=1)
@@ -86,7 +93,10 @@ class SequentialEngine(Engine):
         return torch.stack(tasks).mean(dtype=at_least_single(tasks[0].dtype)), memory
 
     def _output(self, client: Client, phase: Phase, batches: Batches, step: int, key: np.int64 | None) -> StepOutput:
-        """What a step gives; its masks come from the key. Steps of a phase draw alike: none in the first, none ever."""
+        """What a step gives; its masks come from the key.
+
+        If the first step draws no dropout mask, later steps do not look for one.
+        """
         if key is None or not self._masks:  # the mode that replaces torch's dropout costs a tenth of a small net's step
             return client.run_step(phase.step_method, batches, step)
         with KeyedDropout(torch.tensor(key)) as masks:
@@ -122,10 +132,10 @@ class SequentialEngine(Engine):
         """Of the real rows of a batch."""
         return torch.from_numpy(plan.index[batch, :rows].copy())
 
-    def _carry(self, client: Client, cohort: Cohort, output: StepOutput, k: int) -> None:
+    def _carry(self, client: Client, carried: Params, output: StepOutput, k: int) -> None:
         """A carried state is what the next step reads and, after the last step, the client's row."""
         for name, value in output.carried.items():
-            cohort.state[state_name(name)][k] = value.detach()
+            carried[state_name(name)][k] = value.detach()
             load(client, {name: value.detach()})
 
 

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
-from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Store, TrainData, batch_rows, row_weights
+from fedlit.cohort import TrainedCohort
+from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Solved, Store, TrainData, batch_rows, row_weights
 from fedlit.engines.compiler import Loops, compile_program, entry_address
 from fedlit.engines.program import Compiles, Layout, LocalProgram, Schedule, channels_last
 from fedlit.errors import located
@@ -228,12 +228,12 @@ class VectorizedEngine(Engine):
         self._layouts: dict[Phase, Layout] = {}
         self._pool = ThreadPoolExecutor(max(1, workers - 1), "fedlit", torch.set_num_threads, (1,))
 
-    def prepare(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> None:
+    def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
         """The workers of a phase, and their program, for the shapes of the cohort's first client."""
         if cohort.clients:
-            self._crew(client, phase, self._task(client, cohort.part([0]), data, phase))
+            self._crew(client, phase, self._task(client, cohort.take([0]), data, phase))
 
-    def train(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Cohort:
+    def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
         """All clients of the cohort; those with 0 steps keep what they start with."""
         task = self._task(client, cohort, data, phase)
         crew = self._crew(client, phase, task)
@@ -242,9 +242,9 @@ class VectorizedEngine(Engine):
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
         self.tally.begin(sum(own > 0 for own in steps), sum(steps))
         self._run(crew, shares, task)
-        return self._fill_cohort(cohort, self._layouts[phase].split(task.out))
+        return self._solved(cohort, self._layouts[phase].split(task.out))
 
-    def _task(self, client: Client, cohort: Cohort, data: TrainData, phase: Phase) -> Task:
+    def _task(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Task:
         """What the workers of a cohort share."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
@@ -260,7 +260,7 @@ class VectorizedEngine(Engine):
             lr=like.new_full((), cohort.lr),
             batch_rows=batch_rows(client, data),
             clients=cohort.clients,
-            where=f"in round {cohort.number}, {phase.step_method}",
+            where=f"in round {cohort.run_round}, {phase.step_method}",
             out=self._layouts[phase].join(carried),
             tally=self.tally,
         )
@@ -291,7 +291,7 @@ class VectorizedEngine(Engine):
         for job in jobs:
             job.result()
 
-    def _carried(self, client: Client, cohort: Cohort, phase: Phase) -> Params:
+    def _carried(self, client: Client, cohort: TrainedCohort, phase: Phase) -> Params:
         """Stacked: what each client carries from step to step, as it is before the first."""
         start, buffers = cohort.start_of(phase.start)
         _, memory = self.memory_of(client, cohort, phase, start)
@@ -305,14 +305,16 @@ class VectorizedEngine(Engine):
             "loss": zeros,
         }
 
-    def _fill_cohort(self, cohort: Cohort, carried: Params) -> Cohort:
-        cohort.params = under_prefix("params", carried)
-        cohort.buffers = under_prefix("buffers", carried)
+    def _solved(self, cohort: TrainedCohort, carried: Params) -> Solved:
+        """What is carried after the last step."""
         steps = cohort.steps.to(carried["loss"].device, non_blocking=True)
-        cohort.losses = carried["loss"] / steps  # 0/0 = NaN where a client took no step
-        cohort.memory = under_prefix("memory", carried)
-        cohort.state |= {state_name(name): rows for name, rows in under_prefix("state", carried).items()}
-        return cohort
+        return Solved(
+            params=under_prefix("params", carried),
+            buffers=under_prefix("buffers", carried),
+            losses=carried["loss"] / steps,  # 0/0 = NaN where a client took no step
+            optimizer_state=under_prefix("memory", carried),
+            carried={state_name(name): rows for name, rows in under_prefix("state", carried).items()},
+        )
 
     def _crew(self, client: Client, phase: Phase, task: Task) -> list[Worker]:
         """The workers of a phase; built, and their program compiled, when they are first asked for."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pytorch_lightning import Callback, Trainer
 
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import ConfigError
 from fedlit.params import Params
 from fedlit.recorded import Recorded
@@ -73,22 +73,22 @@ class ServerCallback(Recorded, Callback):
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """The cohort is gathered; nothing is trained yet."""
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """Local training is done; `cohort.params` and `cohort.losses` are filled."""
 
-    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """The pseudo-gradient is computed and may be changed in place."""
 
-    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """z has moved and the cohort's rows are kept."""
 
     def on_users_measured(
-        self, trainer: Trainer, client: Client, cohort: Cohort | None, records: dict[str, Any]
+        self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, records: dict[str, Any]
     ) -> None:
         """Every user is measured; `records` has a column for each of clients.parquet. `cohort` as in the next hook."""
 
     def on_round_metrics(
-        self, trainer: Trainer, client: Client, cohort: Cohort | None, metrics: dict[str, float]
+        self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, metrics: dict[str, float]
     ) -> None:
         """The round is measured; more numbers may be added. `cohort` is None for the initial model."""
 
@@ -98,20 +98,21 @@ def has_hook(callback: Callback, hook: str, base: type[Callback]) -> bool:
     return getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
 
 
-def check_sent(cohort: Cohort, callbacks: Sequence[ServerCallback]) -> None:
+def check_sent(cohort: TrainedCohort, callbacks: Sequence[ServerCallback]) -> None:
     """What clients send in the place of x_i must fit their models, and must be what the server averages."""
     for name, value in cohort.sent_params.items():
         held = cohort.params.get(name)
         if held is None or value.shape != held.shape:
             wrong = "the net has no such parameter" if held is None else f"the clients' models have {tuple(held.shape)}"
             raise ConfigError(
-                f"Round {cohort.number}: a callback sent '{name}' of shape {tuple(value.shape)} (cohort.sent_params), "
-                f"but {wrong}. Give one row for each client of the cohort, under the net's own names."
+                f"Round {cohort.run_round}: a callback sent '{name}' of shape {tuple(value.shape)} "
+                f"(cohort.sent_params), but {wrong}. Give one row for each client of the cohort, under the net's own "
+                "names."
             )
     counted = cohort.sent_bytes.numel()
     if counted not in (0, len(cohort.clients)):
         raise ConfigError(
-            f"Round {cohort.number}: a callback gave {counted} numbers as cohort.sent_bytes, but the "
+            f"Round {cohort.run_round}: a callback gave {counted} numbers as cohort.sent_bytes, but the "
             f"cohort has {len(cohort.clients)} clients. Give the bytes of each client's model."
         )
     if not cohort.sent_params:
@@ -119,8 +120,8 @@ def check_sent(cohort: Cohort, callbacks: Sequence[ServerCallback]) -> None:
     own = next((type(callback).__name__ for callback in callbacks if callback.replaces_average), None)
     if own is not None:
         raise ConfigError(
-            f"Round {cohort.number}: a callback filled cohort.sent_params, but {own} averages the clients' own models, "
-            "so what they send would have no effect. Leave that callback out, or take another algorithm."
+            f"Round {cohort.run_round}: a callback filled cohort.sent_params, but {own} averages the clients' own "
+            "models, so what they send would have no effect. Leave that callback out, or take another algorithm."
         )
 
 

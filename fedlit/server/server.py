@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlit.cohort import Cohort
+from fedlit.cohort import TrainedCohort
 from fedlit.params import Params, clone
 from fedlit.server.base import ServerCallback
 from fedlit.server.optimizers import copied, saved, step_all
@@ -124,7 +124,7 @@ class Server:
         self.rounds += 1
         self.started, self.stepped = time_s, number
 
-    def latest_models(self, cohort: Cohort, state: str = "local") -> Params:
+    def latest_models(self, cohort: TrainedCohort, state: str = "local") -> Params:
         """The mean of the last models of ALL clients, this round's included; z^0 for those that never trained."""
         current = cohort.params if state == "local" else cohort.model(state)
         states, present = self.states, set(cohort.clients)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.cohort import Cohort, together
+from fedlit.cohort import TrainedCohort
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.params import below
 from fedlit.recorded import Recorded
@@ -38,11 +38,11 @@ class Weighting(Recorded):
     needs: frozenset[str] = frozenset()
     """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         """Weights and step length for this cohort."""
         raise NotImplementedError
 
-    def weigh_each(self, cohorts: Sequence[Cohort]) -> list[Weighed]:
+    def weigh_each(self, cohorts: Sequence[TrainedCohort]) -> list[Weighed]:
         """The same for the cohorts of servers that step together, each by itself."""
         return [self.weigh(cohort) for cohort in cohorts]
 
@@ -50,24 +50,24 @@ class Weighting(Recorded):
 class Counting(Weighting):
     """Base of those that go by a whole number for each client: such sums are exact, so all cohorts are one sum."""
 
-    def counts(self, cohort: Cohort) -> Tensor:
+    def counts(self, cohort: TrainedCohort) -> Tensor:
         """(clients,) the numbers."""
         raise NotImplementedError
 
-    def all_counts(self, cohorts: Sequence[Cohort]) -> Tensor:
+    def all_counts(self, cohorts: Sequence[TrainedCohort]) -> Tensor:
         """The same for the clients of all cohorts."""
         return below([self.counts(cohort) for cohort in cohorts])
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         """By their numbers."""
         return Weighed(normalise(self.counts(cohort), cohort.reports))
 
-    def weigh_each(self, cohorts: Sequence[Cohort]) -> list[Weighed]:
+    def weigh_each(self, cohorts: Sequence[TrainedCohort]) -> list[Weighed]:
         """By their numbers, unless a subclass weighs a cohort in another way."""
         if type(self).weigh is not Counting.weigh:
             return super().weigh_each(cohorts)
         lengths = [len(cohort.clients) for cohort in cohorts]
-        each = normalise_each(self.all_counts(cohorts), together(cohorts, "reports"), lengths)
+        each = normalise_each(self.all_counts(cohorts), TrainedCohort.reports.of(cohorts), lengths)
         return [Weighed(weights) for weights in each]
 
 
@@ -76,14 +76,13 @@ class Samples(Counting):
 
     name = "samples"
 
-    def counts(self, cohort: Cohort) -> Tensor:
+    def counts(self, cohort: TrainedCohort) -> Tensor:
         """Sizes."""
         return cohort.sizes
 
-    def all_counts(self, cohorts: Sequence[Cohort]) -> Tensor:
+    def all_counts(self, cohorts: Sequence[TrainedCohort]) -> Tensor:
         """Sizes of all."""
-        sizes: Tensor = together(cohorts, "sizes")
-        return sizes
+        return TrainedCohort.sizes.of(cohorts)
 
 
 class Uniform(Counting):
@@ -91,7 +90,7 @@ class Uniform(Counting):
 
     name = "uniform"
 
-    def counts(self, cohort: Cohort) -> Tensor:
+    def counts(self, cohort: TrainedCohort) -> Tensor:
         """One each."""
         return torch.ones(len(cohort.clients))
 
@@ -112,7 +111,7 @@ class QFFL(Weighting):
     name = "q_ffl"
     needs = frozenset({"risk_received"})
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         """w ∝ F^q, step = Σ F^q L / Σ h with h = q F^(q-1) |L (z - x)|² + L F^q; who has no samples counts 0."""
         counts = cohort.reports & (cohort.sizes > 0)
         if not bool(counts.any()):
@@ -143,7 +142,7 @@ class ExpAlpha(Weighting):
     def __post_init__(self) -> None:
         require(self.alpha > 0, f"ExpAlpha.alpha is {self.alpha}; give a number above 0.")
 
-    def weigh(self, cohort: Cohort) -> Weighed:
+    def weigh(self, cohort: TrainedCohort) -> Weighed:
         """Stable: the largest exponent is taken off first. A risk that is not finite counts 0."""
         change = cohort.risk_trained.double() - cohort.risk_received.double()
         counts = cohort.reports & change.isfinite() & (cohort.sizes > 0)
@@ -157,7 +156,7 @@ class ExpAlpha(Weighting):
         return Weighed(normalise(prefactor * (exponent - exponent.max()).exp(), cohort.reports))
 
 
-def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[Cohort], weighting: Weighting) -> None:
+def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[TrainedCohort], weighting: Weighting) -> None:
     """Weights are shares of the reporting clients; anything else is the weighting's mistake, and is said so."""
     if are_shares([own.weights for own in weighed], cohorts) and all(math.isfinite(own.step) for own in weighed):
         return
@@ -166,7 +165,7 @@ def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[Cohort], weighti
             refuse_weights(own, cohort, weighting)
 
 
-def refuse_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> NoReturn:
+def refuse_weights(weighed: Weighed, cohort: TrainedCohort, weighting: Weighting) -> NoReturn:
     """What is wrong with the weights of a cohort."""
     weights, reports = weighed.weights.numpy(), cohort.reports.numpy()
     if weights.shape != reports.shape:
@@ -180,17 +179,17 @@ def refuse_weights(weighed: Weighed, cohort: Cohort, weighting: Weighting) -> No
     else:
         wrong = f"gave weights {_shown(weights)}, which sum to {weights.sum():g}"
     raise ConfigError(
-        f"Round {cohort.number}: the weighting {type(weighting).__name__} {wrong}. Weights must be finite, 0 or "
+        f"Round {cohort.run_round}: the weighting {type(weighting).__name__} {wrong}. Weights must be finite, 0 or "
         "more, and sum to 1 over the reporting clients; fedlit.server.weights.normalise does that."
     )
 
 
-def are_shares(weights: Sequence[Tensor], cohorts: Sequence[Cohort]) -> bool:
+def are_shares(weights: Sequence[Tensor], cohorts: Sequence[TrainedCohort]) -> bool:
     """Whether those of all cohorts are right: what is not finite fails the first comparison or the second."""
     lengths = [own.numel() for own in weights]
     if lengths != [len(cohort.clients) for cohort in cohorts] or any(own.dim() != 1 for own in weights):
         return False
-    shares, sending = below(weights).numpy(), together(cohorts, "reports").numpy()
+    shares, sending = below(weights).numpy(), TrainedCohort.reports.of(cohorts).numpy()
     sums = np.add.reduceat(shares, np.cumsum([0, *lengths[:-1]]))
     return bool(shares.min() >= 0 and (abs(sums - 1) <= 1e-6).all() and not shares[~sending].any())
 

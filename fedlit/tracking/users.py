@@ -8,7 +8,7 @@ from pytorch_lightning import LightningModule, Trainer
 
 from fedlit.checkpoint import loop_of
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import WeighedCohort
 from fedlit.measure import Measure
 from fedlit.server.base import ServerCallback
 from fedlit.tracking.logger import WandbRun
@@ -41,12 +41,12 @@ class WandbUsers(ServerCallback):
                 run.explain(loop.history.columns)
 
     def on_users_measured(
-        self, trainer: Trainer, client: Client, cohort: Cohort | None, records: dict[str, Any]
+        self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, records: dict[str, Any]
     ) -> None:
         """The histogram goes with the round's row; the newest records are the table."""
         import wandb
 
-        self.round, self.records = 0 if cohort is None else cohort.number, records
+        self.round, self.records = 0 if cohort is None else cohort.run_round, records
         first = client.task.first
         values = np.asarray(records[f"{first.name}_global"])
         bounds = (0.0, 1.0) if first.unit == "share" else None

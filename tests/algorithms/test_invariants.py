@@ -35,6 +35,7 @@ from fedlit import (
     TensorData,
     Uniform,
     UniformSampler,
+    WeighedCohort,
 )
 from fedlit.algorithms.feddyn import DynamicRegularization
 from fedlit.algorithms.scaffold import ControlVariates
@@ -80,7 +81,7 @@ class Watch(ServerCallback):
         self.order: list[list[int]] = []
         self.kept: list[dict[str, Tensor]] = []
 
-    def on_server_step_end(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Any, client: Client, cohort: WeighedCohort) -> None:
         self.cohorts.append(cohort)
         self.rows.append(trainer.loop.states.state_dict()["rows"])
         self.order.append(trainer.loop.states.touched)

@@ -24,6 +24,7 @@ from fedlit import (
     Scaffold,
     ServerCallback,
     TensorData,
+    WeighedCohort,
 )
 from tests.problems import CLASSES, FEATURES, SIZES, kept_rows, largest_difference, run, tiny_net, weights_of
 
@@ -110,15 +111,15 @@ class Handover(ServerCallback):
     def on_cohort_start(self, trainer: Any, client: Client, cohort: Cohort) -> None:
         self.compare(cohort, cohort.received | cohort.received_buffers)
 
-    def on_server_step_end(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Any, client: Client, cohort: WeighedCohort) -> None:
         trained = cohort.params | cohort.buffers
         for k, user in enumerate(cohort.clients):
-            self.left[user] = {name: trained[name][k].clone() for name in cohort.own}
+            self.left[user] = {name: trained[name][k].clone() for name in cohort.local_tensors}
 
     def compare(self, cohort: Cohort, received: dict[str, Tensor]) -> None:
         for k, user in enumerate(cohort.clients):
             if user in self.left:
-                self.faithful.append(equal({name: received[name][k] for name in cohort.own}, self.left[user]))
+                self.faithful.append(equal({name: received[name][k] for name in cohort.local_tensors}, self.left[user]))
 
 
 @pytest.mark.parametrize("average_kept", [False, True])
@@ -133,7 +134,9 @@ def test_a_client_goes_on_with_the_normalisation_it_ended_with(average_kept: boo
 class Records(ServerCallback):
     """The newest records of all clients."""
 
-    def on_users_measured(self, trainer: Any, client: Client, cohort: Cohort | None, records: dict[str, Any]) -> None:
+    def on_users_measured(
+        self, trainer: Any, client: Client, cohort: WeighedCohort | None, records: dict[str, Any]
+    ) -> None:
         self.records = records
 
 

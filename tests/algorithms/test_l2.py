@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedlit import FedAvg, FedBC, FedBCD, Scaffold, ServerCallback
 from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.cohort import Cohort, WeighedCohort
 from fedlit.errors import ConfigError
 from tests.problems import kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of
 
@@ -25,7 +25,7 @@ class Watch(ServerCallback):
     def __init__(self) -> None:
         self.cohorts: list[Cohort] = []
 
-    def on_server_step_end(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Any, client: Client, cohort: WeighedCohort) -> None:
         self.cohorts.append(cohort)
 
 

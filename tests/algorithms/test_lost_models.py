@@ -29,6 +29,7 @@ from fedlit import (
     QFedAvg,
     Scaffold,
     ServerCallback,
+    WeighedCohort,
 )
 from tests.problems import kept_rows, largest_difference, run, tiny_net, weights_of
 
@@ -111,7 +112,7 @@ class Kept(ServerCallback):
                 self.to_left.append(largest_difference(own, self.left[user]))
                 self.to_received.append(largest_difference(own, {name: value[k] for name, value in received.items()}))
 
-    def on_server_step_end(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Any, client: Client, cohort: WeighedCohort) -> None:
         for user in cohort.clients:
             rows = trainer.loop.states
             self.left[user] = {name: rows.row(f"{self.state}.{name}", user).clone() for name in cohort.params}

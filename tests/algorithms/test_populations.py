@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 from fedlit import (
     Centralized,
     Client,
-    Cohort,
     Ditto,
     ExpAlpha,
     FedAdam,
@@ -31,6 +30,7 @@ from fedlit import (
     Scaffold,
     ServerCallback,
     TensorData,
+    WeighedCohort,
 )
 from fedlit.cohort import Selection
 from tests.problems import CLASSES, FEATURES, largest_difference, run, tiny_data, tiny_net, weights_of
@@ -160,7 +160,7 @@ class Watch(ServerCallback):
         self.weights: list[Tensor] = []
         self.changes: list[Tensor] = []
 
-    def on_server_step_end(self, trainer: Any, client: Client, cohort: Cohort) -> None:
+    def on_server_step_end(self, trainer: Any, client: Client, cohort: WeighedCohort) -> None:
         self.steps.append(cohort.steps.tolist())
         self.weights.append(cohort.weights)
         self.changes.append(cohort.risk_trained - cohort.risk_received)

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlit import Client, Ditto, FedAvg, FederatedTrainer, PerFedAvg
-from fedlit.cohort import Cohort
+from fedlit.cohort import TrainedCohort
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.probe import reads_padding
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.step import Phase
 from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data, weights_of
+from tests.server import trained as in_training
 
 KEYS = np.random.default_rng(5).integers(2**63, size=400)
 UNITS = 512
@@ -98,11 +99,11 @@ def test_masks_of_other_steps_calls_and_units_are_independent(keys: np.ndarray) 
         assert abs(float(products.mean())) * products.numel() ** 0.5 < 4.5, name
 
 
-def of_round(round: int, clients: list[int]) -> Cohort:
+def of_round(round: int, clients: list[int]) -> TrainedCohort:
     """Clients with nine steps each."""
-    count = len(clients)
-    steps, everyone = torch.full((count,), 9), torch.ones(count, dtype=torch.bool)
-    return Cohort(round, clients, everyone, count, steps, steps, 0.1, received={}, received_buffers={}, state={})
+    cohort = in_training([9] * len(clients), clients=clients, steps=[9] * len(clients), received={})
+    cohort.round, cohort.draw_rounds = round, [round] * len(clients)
+    return cohort
 
 
 def test_clients_rounds_steps_and_streams_have_keys_of_their_own() -> None:

@@ -236,7 +236,7 @@ SERVER = (
     Mutant(
         "step-length",
         "server/aggregate.py",
-        "value[place] *= step",
+        "value[place] *= cohort.step_length",
         "value[place] *= 1",
         "a weighting sets the length of the server's step",
         ("server/test_aggregate.py",),
@@ -275,7 +275,7 @@ SERVER = (
     ),
     Mutant(
         "whole-part",
-        "whole.py",
+        "cohort.py",
         "            return value[end - count : end]\n",
         "            return value[:count]\n",
         "each server's cohort has its own clients",
@@ -284,7 +284,7 @@ SERVER = (
     Mutant(
         "whole-replaced",
         "cohort.py",
-        " and not any(name in vars(cohort) for cohort in cohorts):",
+        " and not any(self.name in cohort.parts for cohort in cohorts):",
         ":",
         "what a server changes of its cohort is in the joined one",
         ("test_whole.py",),
@@ -512,8 +512,8 @@ MEASURES = (
     Mutant(
         "min-and-max-user",
         "cohort.py",
-        "sign = -1 if largest else 1",
-        "sign = 1 if largest else -1",
+        "return self._first_by(lambda size: size)",
+        "return self._first_by(lambda size: -size)",
         "min user is the cohort's smallest client",
         ("test_cohort.py",),
     ),

@@ -1,5 +1,7 @@
 """Laws of the aggregation: from trained clients to the next global model."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,7 +39,7 @@ def trained(seed: int = 2) -> dict[str, Tensor]:
 
 def pseudo_gradient(z: dict[str, Tensor], cohort: Cohort, length: float) -> dict[str, Tensor]:
     """That of one server alone."""
-    return row(pseudo_gradients(stack([z]), [cohort], [length]), 0)
+    return row(pseudo_gradients(stack([z]), [replace(cohort, step_length=length)]), 0)
 
 
 def mean_of(params: dict[str, Tensor], weights: Tensor = WEIGHTS) -> dict[str, np.ndarray]:
@@ -87,7 +89,8 @@ def test_pseudo_gradients_of_several_servers_are_those_of_each_alone() -> None:
         make_cohort(params=trained(), weights=WEIGHTS),
         make_cohort((5, 10), params=two, weights=torch.tensor([0.1, 0.9], dtype=torch.float64)),
     ]
-    together = pseudo_gradients(stack(z), cohorts, [1.0, 0.25])
+    lengths = [replace(cohort, step_length=own) for cohort, own in zip(cohorts, (1.0, 0.25), strict=True)]
+    together = pseudo_gradients(stack(z), lengths)
     for place, length in enumerate((1.0, 0.25)):
         alone = pseudo_gradient(z[place], cohorts[place], length)
         assert all(torch.equal(value, together[name][place]) for name, value in alone.items())

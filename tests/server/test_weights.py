@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit import Cohort, Dual, Samples, Uniform
+from fedlit import Cohort, Dual, Samples, TrainedCohort, Uniform
 from fedlit.errors import ConfigError
 from fedlit.server.weights import Weighed, Weighting, find_weighting, named_weightings
 from tests.server import make_cohort
@@ -32,7 +32,7 @@ def cohort_with_duals(*duals: float) -> Cohort:
     return make_cohort([1, 2, 5][: len(duals)], state={"dual": torch.tensor(duals, dtype=torch.float64)})
 
 
-def weigh(weighting: Weighting, cohort: Cohort) -> np.ndarray:
+def weigh(weighting: Weighting, cohort: TrainedCohort) -> np.ndarray:
     return weighting.weigh(cohort).weights.numpy()
 
 
@@ -96,7 +96,7 @@ def test_cohorts_weighed_together_have_the_bits_of_each_alone(weighting: Weighti
 
 def test_a_weighting_of_ones_own_is_asked_for_every_cohort() -> None:
     class FirstOnly(Samples):
-        def weigh(self, cohort: Cohort) -> Weighed:
+        def weigh(self, cohort: TrainedCohort) -> Weighed:
             return Weighed(torch.eye(len(cohort.clients), dtype=torch.float64)[0])
 
     assert [own.weights.tolist() for own in FirstOnly().weigh_each([make_cohort(), make_cohort((1, 2))])] == [
