@@ -433,6 +433,18 @@ def test_a_hostile_npz_is_refused(workplace: Path, options: dict[str, Any]) -> N
     assert not ran()
 
 
+def test_an_npz_with_two_arrays_of_one_name_is_refused(workplace: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(office(), "a") as archive:
+        archive.writestr("amazon_y.npy", npy("(30,)", data=bytes(30)))
+    with pytest.raises(DataError, match="two of its arrays have the same name"):
+        read_office(Path())
+
+
+def test_a_papers_table_with_nan_is_refused(run: Path, refusal: Callable[..., str]) -> None:
+    Path("table.csv").write_text("algorithm,metric,mean,std\nFedBC,val/acc,nan,1\n")
+    assert "table.csv, line 2: mean and std must be numbers" in refusal("report run --out out --against table.csv")
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps({"a": 1})], ids=["empty", "text", "pickle"])
 def test_what_is_not_an_npz_is_refused(workplace: Path, content: bytes) -> None:
     office().write_bytes(content)
