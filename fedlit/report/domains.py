@@ -66,6 +66,8 @@ def domain_scores(run: Run, last: int = 1) -> tuple[dict[str, float], bool]:
     """(domain -> the first measure, such as accuracy, at the end of the run, whether it is that of personal models)."""
     from pyarrow import compute  # type: ignore[import-untyped]  # pyarrow ships no types
 
+    if "group" not in run.clients.column_names:
+        return {}
     named = run.clients.filter(compute.field("group") != "")
     name = run.measures[0].name
     own, personal = (f"{name}_{model}" for model in ("global", "personal"))
