@@ -294,6 +294,12 @@ def test_a_report_does_without_damaged_client_records_and_says_so(run: Path, cal
     assert "Client records are missing or damaged" in answer.out
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
+def test_a_report_does_without_columns_of_client_records_that_are_not_there(run: Path, call: Call) -> None:
+    pq.write_table(pyarrow.table({"round": [1], "client": [0], "group": ["a"]}), RECORDS)
+    assert call("report run --out out --metric val/acc").code == 0
+
+
 def test_names_with_html_are_only_text_in_a_dashboard(run: Path, call: Call) -> None:
     config = yaml.safe_load(CONFIG.read_text())
     config["model"]["class_path"] = f"mine.{HTML}"
