@@ -111,8 +111,8 @@ class Run:
         except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
             why = " ".join(str(error).split())
             raise RunError(
-                f"The client records in {self.path} cannot be read ({why}). Delete what is damaged: clients.parquet "
-                "and the files in clients/ hold the same rows."
+                f"The client records in {self.path} cannot be read ({why}). Delete clients.parquet there, or the "
+                "damaged one of the files in clients/, which hold the same rows."
             ) from error
 
     @cached_property

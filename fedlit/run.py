@@ -293,7 +293,7 @@ def checked_records(path: Path, table: "pyarrow.Table") -> "pyarrow.Table":
     """The table; ValueError where its columns are not those of client records."""
     from pyarrow import types
 
-    absent = [name for name in ("round", "client", "group") if name not in table.column_names]
+    absent = [name for name in ("round", "client") if name not in table.column_names]
     if absent:
         raise ValueError(f"{path.name} has no column {', '.join(absent)}")
     for field in table.schema:

@@ -294,6 +294,12 @@ def test_a_report_does_without_damaged_client_records_and_says_so(run: Path, cal
     assert "Client records are missing or damaged" in answer.out
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
+def test_a_report_does_without_columns_of_client_records_that_are_not_there(run: Path, call: Call) -> None:
+    pq.write_table(pyarrow.table({"round": [1], "client": [0], "group": ["a"]}), RECORDS)
+    assert call("report run --out out --metric val/acc").code == 0
+
+
 def test_names_with_html_are_only_text_in_a_dashboard(run: Path, call: Call) -> None:
     config = yaml.safe_load(CONFIG.read_text())
     config["model"]["class_path"] = f"mine.{HTML}"
@@ -431,6 +437,18 @@ def test_a_hostile_npz_is_refused(workplace: Path, options: dict[str, Any]) -> N
     with pytest.raises(DataError, match=r"office_caltech10_surf\.npz cannot be used"):
         read_office(Path())
     assert not ran()
+
+
+def test_an_npz_with_two_arrays_of_one_name_is_refused(workplace: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(office(), "a") as archive:
+        archive.writestr("amazon_y.npy", npy("(30,)", data=bytes(30)))
+    with pytest.raises(DataError, match="two of its arrays have the same name"):
+        read_office(Path())
+
+
+def test_a_papers_table_with_nan_is_refused(run: Path, refusal: Callable[..., str]) -> None:
+    Path("table.csv").write_text("algorithm,metric,mean,std\nFedBC,val/acc,nan,1\n")
+    assert "table.csv, line 2: mean and std must be numbers" in refusal("report run --out out --against table.csv")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", pickle.dumps({"a": 1})], ids=["empty", "text", "pickle"])

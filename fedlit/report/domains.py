@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from fedlit.errors import RunError
 from fedlit.report.tables import Cell, Value
@@ -66,11 +67,16 @@ def domain_scores(run: Run, last: int = 1) -> tuple[dict[str, float], bool]:
     """(domain -> the first measure, such as accuracy, at the end of the run, whether it is that of personal models)."""
     from pyarrow import compute  # type: ignore[import-untyped]  # pyarrow ships no types
 
+    held = run.clients.column_names
+    if "group" not in held:
+        return {}, False
     named = run.clients.filter(compute.field("group") != "")
     name = run.measures[0].name
     own, personal = (f"{name}_{model}" for model in ("global", "personal"))
     is_whole = f"global/{name}" in run.metrics or f"personal/{name}" not in run.metrics  # older records score z anyway
-    for column in (own, personal) if is_whole else (personal,):
+    rows: list[dict[str, Any]] = []
+    column = personal
+    for column in [name for name in ((own, personal) if is_whole else (personal,)) if name in held]:
         known = named.filter(compute.is_finite(compute.field(column)))
         newest = sorted(compute.unique(known["round"]).to_pylist())[-last:]
         rows = known.filter(compute.field("round").isin(newest)).select(["group", column]).to_pylist()

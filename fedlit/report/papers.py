@@ -6,6 +6,7 @@ One rule for units: tables give shares in percent. A value of a metric whose uni
 
 import csv
 import difflib
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,7 +100,10 @@ def read_row(path: Path, line: int, fields: dict[str, str | None]) -> PaperRow:
     try:
         mean = float(texts.pop("mean"))
         std = texts.pop("std", "")
-        return PaperRow(line, {name: text for name, text in texts.items() if text}, mean, float(std) if std else None)
+        spread = float(std) if std else None
+        if not math.isfinite(mean) or not math.isfinite(spread or 0):
+            raise ValueError("NaN or infinite")
+        return PaperRow(line, {name: text for name, text in texts.items() if text}, mean, spread)
     except ValueError as error:
         raise ConfigError(f"{path}, line {line}: mean and std must be numbers ({error}).") from error
 

@@ -149,6 +149,9 @@ def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
         absent = [name for name in names if name not in archive]
         if absent:
             raise damaged(path, f"it has no array '{absent[0]}' (there are {', '.join(sorted(archive)) or 'none'})")
+        entries = archive.zip.namelist()
+        if len(set(entries)) < len(entries):
+            raise damaged(path, "two of its arrays have the same name")
         packed, unpacked = path.stat().st_size, sum(entry.file_size for entry in archive.zip.infolist())
         if unpacked > _MOST_PACKED * packed + 10**8:
             raise damaged(path, f"its {packed:,} bytes would become {unpacked:,}")
