@@ -100,7 +100,7 @@ class RowStore:
         # Rounded up: the file ends with its last row, not with that row's slot.
         in_file = max(0, -(-(path.stat().st_size - store._start) // store._stride))
         if used and not 0 <= min(used) <= max(used) < in_file:
-            raise DamagedRowsError(path, f"it has {in_file} rows, and row {max(used)} is asked for")
+            raise DamagedRowsError(path, f"it ends before row {max(used)}, which the checkpoint names")
         if len(used) < len(store._places):
             raise DamagedRowsError(path, "two clients have the same row")
         store._slots = in_file
