@@ -99,8 +99,9 @@ class RowStore:
         used = {place.slot for place in store._places.values()}
         # Rounded up: the file ends with its last row, not with that row's slot.
         in_file = max(0, -(-(path.stat().st_size - store._start) // store._stride))
-        if used and not 0 <= min(used) <= max(used) < in_file:
-            raise DamagedRowsError(path, f"it ends before row {max(used)}, which the checkpoint names")
+        for client, place in store._places.items():
+            if not 0 <= place.slot < in_file:
+                raise DamagedRowsError(path, f"the row of client {client} is not in it")
         if len(used) < len(store._places):
             raise DamagedRowsError(path, "two clients have the same row")
         store._slots = in_file

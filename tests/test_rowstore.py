@@ -534,7 +534,7 @@ def damage_a_row_of(slots: set[int]) -> None:
         (lambda: damage_a_row_of(slots("last.ckpt") & slots("previous.ckpt")), "the row of client . is not what was"),
         (lambda: flip(file_of_rows(), 3), "its beginning is not that of client rows"),
         (lambda: flip(file_of_rows(), 30), "its beginning is not that of client rows"),
-        (lambda: os.truncate(file_of_rows(), 5000), "it ends before row ., which the checkpoint names"),
+        (lambda: os.truncate(file_of_rows(), 5000), "the row of client . is not in it"),
         (lambda: os.truncate(file_of_rows(), 0), "its beginning is not that of client rows"),
         (lambda: file_of_rows().unlink(), r"it cannot be read \(No such file or directory\)"),
     ],
