@@ -116,9 +116,10 @@ class Stacked(Generic[T]):
     def __get__(self, cohort: "Cohort | None", owner: type["Cohort"]) -> "Stacked[T] | T":
         if cohort is None:
             return self
-        if self.name not in cohort.parts:
-            cohort.parts[self.name] = self._read(cohort)
-        part: T = cohort.parts[self.name]
+        try:
+            part: T = cohort.parts[self.name]
+        except KeyError:
+            part = cohort.parts[self.name] = self._read(cohort)
         return part
 
     def __set__(self, cohort: "Cohort", value: T) -> None:
