@@ -116,9 +116,10 @@ class Stacked(Generic[T]):
     def __get__(self, cohort: "Cohort | None", owner: type["Cohort"]) -> "Stacked[T] | T":
         if cohort is None:
             return self
-        if self.name not in cohort.parts:
-            cohort.parts[self.name] = self._read(cohort)
-        part: T = cohort.parts[self.name]
+        try:
+            part: T = cohort.parts[self.name]
+        except KeyError:
+            part = cohort.parts[self.name] = self._read(cohort)
         return part
 
     def __set__(self, cohort: "Cohort", value: T) -> None:
@@ -200,12 +201,16 @@ class Cohort:
     @property
     def lr(self) -> float:
         """The local learning rate of the round; the mean where clients have different ones."""
-        return self.lrs[0] if len(set(self.lrs)) < 2 else float(np.mean(self.lrs))
+        return self.lrs[0] if self._has_one_lr else float(np.mean(self.lrs))
+
+    @property
+    def _has_one_lr(self) -> bool:
+        return self.lrs.count(self.lrs[0]) == len(self.lrs)
 
     @property
     def rate(self) -> float | Tensor:
         """The local learning rate: one for all, or (clients,) where they differ."""
-        return self.lr if len(set(self.lrs)) < 2 else torch.tensor(self.lrs, dtype=torch.float64)
+        return self.lr if self._has_one_lr else torch.tensor(self.lrs, dtype=torch.float64)
 
     @property
     def lr_sums(self) -> Tensor:

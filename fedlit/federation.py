@@ -41,7 +41,7 @@ class Federation:
         self._models = stack([server.model for server in servers])
         """Stacked: the models of all servers; each server's tensors are views of its row."""
         for server, model in zip(servers, rows(self._models, len(servers)), strict=True):
-            server.live_in(model)
+            server.bind_storage(model)
 
     @classmethod
     def of(

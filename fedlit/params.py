@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 Params = dict[str, Tensor]
 _FEW = 1024
-"""Numbers that are copied faster than it is found out where they lie."""
+"""Below this size, copying is faster than checking whether parts are adjacent."""
 
 
 def clone(params: Mapping[str, Tensor]) -> Params:

@@ -28,7 +28,7 @@ MOMENTS = {
     "training, before it": Moment("fedlit.engines.sequential", "SequentialEngine.train", 3),
     "training, in a step": Moment("fedlit.algorithms.fedbcd", "FedBCD.training_step", 23),
     "mixing, the second time of a round": Moment("fedlit.cloud_protocol", "CloudProtocol.mix", 6, after=True),
-    "both servers have stepped, one has its buffers": Moment("fedlit.server.server", "Server.arrive", 9, after=True),
+    "both servers have stepped, one has buffers": Moment("fedlit.server.server", "Server.finish_step", 9, after=True),
     "rows are kept": Moment("fedlit.states", "ClientStates.update", 3, after=True),
     "evaluation": Moment("fedlit.evaluate", "Evaluator.sums", 40),
     "the row is written, the round not yet counted": Moment("fedlit.run", "RunFolder.append_metrics", 3, after=True),

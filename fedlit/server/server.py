@@ -67,7 +67,7 @@ class Server:
         """Number of the round of the run in which it last stepped."""
         self.params = {name: nn.Parameter(value) for name, value in clone(dict(net.named_parameters())).items()}
         self.buffers = clone(dict(net.named_buffers()))
-        self.live_in({name: value.detach() for name, value in (self.params | self.buffers).items()})
+        self.bind_storage({name: value.detach() for name, value in (self.params | self.buffers).items()})
         self.initial = clone(self.params)
         self.optimizer = build_optimizer(self.params.values())
         self.callbacks = list(callbacks)
@@ -81,8 +81,8 @@ class Server:
         """The server's parameters, copied: nobody who reads them can move them, nor sees them move."""
         return clone(self.params)
 
-    def live_in(self, model: Params) -> None:
-        """z and its buffers are these tensors from here on; they hold the same numbers."""
+    def bind_storage(self, model: Params) -> None:
+        """Use these tensors as storage of z and its buffers; they hold the same numbers."""
         self._model = model
         for name, parameter in self.params.items():
             parameter.data = model[name]
@@ -105,14 +105,14 @@ class Server:
             model |= callback.evaluated_model()
         return model
 
-    def head_for(self, pseudo_gradient: Params, fixed: frozenset[str]) -> None:
-        """The optimiser's next step is along the pseudo-gradient; what is `fixed` will stay."""
+    def set_gradient(self, pseudo_gradient: Params, fixed: frozenset[str]) -> None:
+        """Set `.grad` to the pseudo-gradient, and to zero for names in `fixed`."""
         for name, parameter in self.params.items():
             gradient = torch.zeros_like(parameter) if name in fixed else pseudo_gradient[name]
             parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
 
-    def arrive(self, buffers: Params, fixed: frozenset[str]) -> None:
-        """The step is taken; the buffers are replaced likewise."""
+    def finish_step(self, buffers: Params, fixed: frozenset[str]) -> None:
+        """After the optimiser's step: clear `.grad`, and replace the buffers but for those in `fixed`."""
         for parameter in self.params.values():
             parameter.grad = None
         for name, buffer in self.buffers.items():
@@ -185,7 +185,7 @@ def move(
 ) -> None:
     """Optimisers move each z along its pseudo-gradient, its buffers are replaced; what is `fixed` stays."""
     for server, gradient in zip(servers, pseudo_gradients, strict=True):
-        server.head_for(gradient, fixed)
+        server.set_gradient(gradient, fixed)
     step_all([server.optimizer for server in servers])
     for server, own in zip(servers, buffers, strict=True):
-        server.arrive(own, fixed)
+        server.finish_step(own, fixed)
