@@ -168,7 +168,8 @@ class CloudProtocol(ServerProtocol):
     def state_dict(self) -> dict[str, Any]:
         """Every server with its clients, the time, and the round of the rigorous protocol."""
         clients = [torch.from_numpy(server.clients) for server in self.servers]
-        return super().state_dict() | {"formed": self.rigorous_round, "clients": clients}
+        owned = {"clients": clients} if len(clients) > 1 else {}
+        return super().state_dict() | {"formed": self.rigorous_round, **owned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse."""

@@ -89,7 +89,7 @@ def test_a_file_that_does_not_exist_is_refused(refusal: Refusal) -> None:
 
 
 def test_other_commands_still_refuse_what_they_do_not_know(call: Call) -> None:
-    answer = call("bench --trainer.rounds 3")
+    answer = call("dashboard run --trainer.rounds 3")
     assert answer.code == 2
     assert "unrecognized arguments: --trainer.rounds 3" in answer.err
 
