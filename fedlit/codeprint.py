@@ -10,12 +10,25 @@ import dis
 import hashlib
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from types import CodeType, FunctionType
 from typing import Any
 
 _INSTALLED = ("site-packages", "dist-packages")
 _LIBRARIES = frozenset({"fedlit", "torch", "pytorch_lightning", "lightning_fabric", "lightning", "numpy"})
+MODULES_OF_0_1: dict[str, str] = {}
+"""Where fedlit 0.1 had what users' code may name, by the module that has it now."""
+_as_in_0_1 = ContextVar("as_in_0_1", default=False)
+
+
+@contextmanager
+def as_in_0_1() -> Iterator[None]:
+    """Inside, fingerprints are those of fedlit 0.1, which knew its own classes by their modules."""
+    token = _as_in_0_1.set(True)
+    yield
+    _as_in_0_1.reset(token)
 
 
 def is_own(thing: type | FunctionType) -> bool:
@@ -45,7 +58,15 @@ def pieces(thing: Any, seen: set[int]) -> Iterator[str]:
         seen.add(id(thing))
         yield from class_pieces(thing, seen) if isinstance(thing, type) else function_pieces(thing, seen)
     elif isinstance(thing, type | FunctionType):
-        yield f"{thing.__module__}.{thing.__qualname__}"
+        yield library_path(thing)
+
+
+def library_path(thing: type | FunctionType) -> str:
+    """How a library's class or function is known: fedlit's as users name them (`fedlit.Client`), wherever they are."""
+    module = thing.__module__
+    if module.partition(".")[0] != "fedlit":
+        return f"{module}.{thing.__qualname__}"
+    return f"{MODULES_OF_0_1.get(module, module) if _as_in_0_1.get() else 'fedlit'}.{thing.__qualname__}"
 
 
 def class_pieces(kind: type, seen: set[int]) -> Iterator[str]:

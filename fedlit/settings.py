@@ -6,7 +6,7 @@ differ in anything that moves a number have different descriptions.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from torch import nn
 
 from fedlit.behaviour import behaviour_of
 from fedlit.client import Client
+from fedlit.codeprint import as_in_0_1
 from fedlit.data.base import FederatedDataModule
 from fedlit.describing import ATTRIBUTES, Description, describe, describe_net, path_of, plain
 from fedlit.errors import ConfigError, ResumeError
@@ -74,6 +75,14 @@ def describe_run(
     described["data"] = describe(data, "data")
     described["data"]["init_args"]["partition_hash"] = data.partition_hash
     return described
+
+
+def describe_run_as_in_0_1(
+    trainer: Trainer, client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]
+) -> dict[str, Any]:
+    """The same in the words of fedlit 0.1, whose runs are resumed, too."""
+    with as_in_0_1():
+        return describe_run(trainer, client, data, callbacks)
 
 
 def describe_trainer(trainer: Recorded, callbacks: Sequence[Callback]) -> Description:
@@ -165,13 +174,22 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
-    """A resumed run must be the same run; only more rounds, loggers and the like may differ."""
+def check_same_settings(
+    folder: RunFolder, config: Mapping[str, Any], as_once: Callable[[], Mapping[str, Any]] | None = None
+) -> None:
+    """A resumed run must be the same run; only more rounds, loggers and the like may differ.
+
+    Args:
+        folder: of the run.
+        config: its settings now.
+        as_once: describes it as an earlier fedlit did, which may have begun it.
+    """
     recorded = read_config(folder.config)
-    then, now = (flatten(deciding(c)) for c in (recorded, config))
-    names = [name for name in sorted(then | now) if not name.endswith(f".net.{BROUGHT}")]
-    changed = [name for name in names if canonical(then.get(name)) != canonical(now.get(name))]
+    changed = differing(recorded, config)
+    if changed and as_once is not None and not differing(recorded, as_once()):
+        return
     if changed:
+        then, now = (flatten(deciding(c)) for c in (recorded, config))
         changed.sort(key=is_fingerprint)
         shown = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}{meaning(name)}" for name in changed[:3])
         more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
@@ -181,6 +199,13 @@ def check_same_settings(folder: RunFolder, config: Mapping[str, Any]) -> None:
             "fine), or start another run with --run DIR (in Python: run=DIR). After an edit of a "
             "table's or sweep's file, remove this folder and use --retry-failed."
         )
+
+
+def differing(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """Dotted names of the settings that decide results and are not the same."""
+    then, now = (flatten(deciding(c)) for c in (recorded, config))
+    names = [name for name in sorted(then | now) if not name.endswith(f".net.{BROUGHT}")]
+    return [name for name in names if canonical(then.get(name)) != canonical(now.get(name))]
 
 
 def check_alike(ranks: Sequence[tuple[Mapping[str, Any], Mapping[str, str], str]]) -> None:

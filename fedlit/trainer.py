@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
-from fedlit.settings import canonical, check_alike, check_same_settings, describe_run
+from fedlit.settings import canonical, check_alike, check_same_settings, describe_run, describe_run_as_in_0_1
 from fedlit.step import Adaptation, AdaptOn
 from fedlit.summary import versions
 
@@ -289,6 +290,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         self.loop.weighting = weighting
         described = self.folder is not None or ranks.size > 1
         config = self.config or (describe_run(self, client, data, users) if described else {})
+        as_once = None if self.config else partial(describe_run_as_in_0_1, self, client, data, users)
         if ranks.size > 1:
             check_alike(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
         if client.init_from is not None and ckpt_path is None:
@@ -301,7 +303,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         ranks.broadcast_tensors(client.net.state_dict())
         own = self.folder if ranks.is_first else None
         with own.claimed() if own is not None else nullcontext():
-            found = self._open_folder(own, client, data, config) if own is not None else None
+            found = self._open_folder(own, client, data, config, as_once) if own is not None else None
             served = client.served_by(self.loop.create_servers)
             with served, self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
                 super().fit(client, datamodule=data, ckpt_path=ranks.broadcast(found) or ckpt_path, weights_only=True)
@@ -346,7 +348,12 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         self.loop.state.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
 
     def _open_folder(
-        self, folder: RunFolder, client: Client, data: FederatedDataModule, config: dict[str, Any]
+        self,
+        folder: RunFolder,
+        client: Client,
+        data: FederatedDataModule,
+        config: dict[str, Any],
+        as_once: Callable[[], dict[str, Any]] | None,
     ) -> Path | None:
         """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
         found = None
@@ -357,7 +364,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
                     "choose another folder with --run DIR. In Python: resume=True, overwrite=True or run=DIR of "
                     "FederatedTrainer."
                 )
-            check_same_settings(folder, config)
+            check_same_settings(folder, config, as_once)
             found = find_checkpoint(folder)
             if found is not None:
                 check_rounds(folder, found.rounds, self.max_epochs)

@@ -6,6 +6,7 @@ import pickle
 import re
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from fedlit import (
     TensorData,
 )
 from fedlit.behaviour import behaviour_of
-from fedlit.codeprint import code_of
+from fedlit.codeprint import as_in_0_1, code_of
 from fedlit.describing import describe, describe_net, plain
 from fedlit.errors import ConfigError, ResumeError
 from fedlit.results import find_runs, group_runs
@@ -287,6 +288,31 @@ def test_a_config_without_class_attributes_is_of_the_same_run(tmp_path: Path) ->
     del config["model"]["init_args"]["net"]["class_attributes"]
     path.write_text(yaml.safe_dump(config))
     fit(tmp_path / "run", Counts(counts=False), resume=True)
+
+
+class NamesFedlit(nn.Module):
+    """A user's net whose code names a class of fedlit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Softmax(FEATURES, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.inner(x) if issubclass(FedBC, nn.Module) else x
+        return output
+
+
+def test_a_run_of_fedlit_0_1_is_resumed_though_classes_have_moved_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knew the classes that users' code names by their modules."""
+    monkeypatch.setattr("fedlit.settings.as_in_0_1", nullcontext)  # the description as of now is not that of then
+    with as_in_0_1():
+        fit(tmp_path / "run", NamesFedlit())
+    with pytest.raises(ResumeError, match="the code of the class is another"):
+        fit(tmp_path / "run", NamesFedlit(), resume=True)
+    monkeypatch.undo()
+    fit(tmp_path / "run", NamesFedlit(), resume=True)
 
 
 def test_objects_that_have_trained_are_the_same_objects(tmp_path: Path) -> None:
