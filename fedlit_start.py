@@ -8,7 +8,7 @@ from types import FrameType
 def main() -> None:
     """Import fedlit and run the command, which takes Ctrl-C over when what it needs is imported."""
     before = signal.signal(signal.SIGINT, stop_at_once)
-    from fedlit.cli import main as run
+    from fedlit.cli.main import main as run
 
     run(ready=lambda: signal.signal(signal.SIGINT, before))
 

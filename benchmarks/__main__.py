@@ -22,8 +22,8 @@ from benchmarks.peer import PACKAGES, Choice, beside
 from benchmarks.same_work import CHECK_ROUNDS, LAYERS, Outcome, layers_of
 from benchmarks.workloads import WORKLOADS, Workload
 from fedlit.errors import ConfigError, FedlitError, nearest, require
-from fedlit.run import RunFolder, check_writable, chosen_by
-from fedlit.summary import versions
+from fedlit.results.folder import RunFolder, check_writable, chosen_by
+from fedlit.trainer.summary import versions
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -20,22 +20,22 @@ from pytorch_lightning import LightningModule, Trainer
 from benchmarks.handwritten import federated_round
 from benchmarks.workloads import Workload
 from fedlit.algorithms.fedbc import FedBC
-from fedlit.client import Client
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort, WeighedCohort
 from fedlit.clock import Clock
-from fedlit.cohort import TrainedCohort, WeighedCohort
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.choose import Choice, EngineName
 from fedlit.engines.cost import estimated_step_s
-from fedlit.loop import FederatedLoop
+from fedlit.metrics.formatting import counted
 from fedlit.params import clone
-from fedlit.protocol import ServerRecords
-from fedlit.round import Round
-from fedlit.round import Stopwatch as RoundWatch
-from fedlit.run_state import RoundRecord
+from fedlit.rounds.loop import FederatedLoop
+from fedlit.rounds.protocol import ServerRecords
+from fedlit.rounds.round import Round
+from fedlit.rounds.round import Stopwatch as RoundWatch
+from fedlit.rounds.run_state import RoundRecord
 from fedlit.server.base import ServerCallback
 from fedlit.server.cloud import Cloud
-from fedlit.trainer import FederatedTrainer
-from fedlit.words import counted
+from fedlit.trainer.trainer import FederatedTrainer
 
 MAX_OTHER_LOAD = 0.1
 """Cores that something else may take before a repetition is left out; with more, two workers lose their second core."""

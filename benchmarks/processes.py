@@ -18,8 +18,8 @@ from benchmarks.workloads import WORKLOADS
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.data.tensor import TensorData
 from fedlit.models import CharLSTM, ResNet20
-from fedlit.progress import is_first_rank
-from fedlit.trainer import FederatedTrainer
+from fedlit.trainer.progress_bar import is_first_rank
+from fedlit.trainer.trainer import FederatedTrainer
 
 
 @dataclass(frozen=True)

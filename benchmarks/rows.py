@@ -22,13 +22,13 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.profilers import SimpleProfiler
 
 from fedlit.algorithms.fedbc import FedBC
-from fedlit.checkpoint import read_checkpoint
+from fedlit.client.states_location import StatesPlace
 from fedlit.data.generated import Generated
 from fedlit.models import LeNet
-from fedlit.room import StatesPlace
-from fedlit.run import RunFolder
+from fedlit.results.folder import RunFolder
 from fedlit.server.base import ServerCallback
-from fedlit.trainer import FederatedTrainer
+from fedlit.trainer.checkpoint import read_checkpoint
+from fedlit.trainer.trainer import FederatedTrainer
 
 PHASES = ("[fedlit] gather", "[fedlit] server")
 """Of a round: in the first rows are read, in the second they are written."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from benchmarks.handwritten import Data, federated_round
 from benchmarks.measure import CountingLoop, fit, new_trainer
 from benchmarks.workloads import Workload
-from fedlit.cohort import Selection
+from fedlit.client.cohort import Selection
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, FedlitError
 from fedlit.server.sampling import Arrivals, Sampler

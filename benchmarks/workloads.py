@@ -11,7 +11,7 @@ from benchmarks import handwritten
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.algorithms.perfedavg import PerFedAvg
 from fedlit.algorithms.pfedme import PFedMe
-from fedlit.client import Client
+from fedlit.client.base import Client
 from fedlit.data.tensor import TensorData
 from fedlit.models import MLP, LeNet, ResNet20, Softmax
 

@@ -23,10 +23,10 @@ from fedlit import (
     Softmax,
     Synthetic,
 )
-from fedlit.cli import COMMANDS, dispatch
+from fedlit.cli.main import COMMANDS, dispatch
 from fedlit.report.figures.base import Figure
 from fedlit.report.figures.draw import PLANS, draw_figures
-from fedlit.results import find_runs, group_runs
+from fedlit.results.runs import find_runs, group_runs
 
 
 def make_pages(folder: Path) -> None:

@@ -16,9 +16,8 @@ from typing import Any
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit import INITIAL, Batch, Client, Cohort, Personal, ServerCallback, TrainedCohort
+from fedlit import INITIAL, Batch, Client, Cohort, Personal, ServerCallback, StateSpec, TrainedCohort
 from fedlit.params import Params, dot, per_client, subtract, with_prefix
-from fedlit.states import StateSpec
 
 
 class APFL(Client):

@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from fedlit import INITIAL, ZEROS, Batch, Client, Cohort, Phase
+from fedlit import INITIAL, ZEROS, Batch, Client, Cohort, LocalSGD, Phase, StateSpec
 from fedlit.keys import GeneratorOf
-from fedlit.local import LocalSGD
 from fedlit.params import Params, subtract
-from fedlit.states import StateSpec
 
 
 class FedALA(Client):

@@ -17,9 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedlit import INITIAL, Batch, Client
+from fedlit import INITIAL, Batch, Client, StateSpec
 from fedlit.params import Params
-from fedlit.states import StateSpec
 
 
 class MOON(Client):

@@ -15,9 +15,8 @@ import torch
 from pytorch_lightning import Trainer
 from torch import nn
 
-from fedlit import ZEROS, Client, ServerCallback, TrainedCohort
+from fedlit import ZEROS, Client, ServerCallback, StateSpec, TrainedCohort
 from fedlit.params import subtract, with_prefix
-from fedlit.states import StateSpec
 
 
 class TopK(Client):

@@ -1,4 +1,4 @@
-"""Ranks: the processes that share a run. Usually there is one, which does everything; `processes/` has the others.
+"""Ranks: the processes that share a run. Usually there is one, which does everything; `engines/processes/` has others.
 
 Who does what is a pure function of the costs, so every rank knows it without asking. What comes back is put together in
 the order of the work, on every rank, and all that follows runs alike everywhere.

@@ -15,7 +15,7 @@ from fedlit.errors import ConfigError, nearest
 Arguments = dict[str, Any]
 _KEPT = "_built_with"
 TRAINED_AS = "_trained_as"
-"""Attribute of a net that a run has trained (`initial.py`); it does not belong to what the net is."""
+"""Attribute of a net that a run has trained (`client/initial_weights.py`); it does not belong to what the net is."""
 
 
 class Recorded:

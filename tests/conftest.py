@@ -20,12 +20,12 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from fedlit import summary
 from fedlit.algorithms import pfedme
-from fedlit.cli import main
-from fedlit.data.picture import draw_partition
+from fedlit.cli.main import main
+from fedlit.data.partition_plot import draw_partition
 from fedlit.engines.ladder import Ladder
-from fedlit.experiments.seat import Seat
+from fedlit.experiments.fork_server import Seat
+from fedlit.trainer import summary
 from tests.cloud_runs import clouds as clouds
 from tests.forked import open_forked
 from tests.problems import traced_program
@@ -51,7 +51,7 @@ NOT_DRAWN = base64.b64decode(
 )
 """A PNG of one pixel."""
 
-DRAWING = ("fedlit.trainer.draw_partition", "fedlit.commands.data.draw_partition")
+DRAWING = ("fedlit.trainer.trainer.draw_partition", "fedlit.cli.data.draw_partition")
 """Who draws partitions."""
 
 
@@ -188,7 +188,7 @@ def commit_and_versions_are_asked_once() -> Iterator[None]:
     """Every summary of a run holds them; git is a process of its own, and each version is read from a file."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("git_commit", "versions"):
-            patch.setattr(f"fedlit.outcome.{name}", cache(getattr(summary, name)))
+            patch.setattr(f"fedlit.trainer.fit_results.{name}", cache(getattr(summary, name)))
         yield
 
 

@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from fedlit import ServerCallback
-from fedlit.cli import main
+from fedlit.cli.main import main
 
 
 class Dies(ServerCallback):

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from fedlit.cli import main
-from fedlit.experiments.child import end_with, serve
-from fedlit.experiments.seat import Seat
+from fedlit.cli.fork_server_main import end_with, serve
+from fedlit.cli.main import main
+from fedlit.experiments.fork_server import Seat
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["fedlit.commands.fit", "fedlit.experiments.child", "fedlit.experiments.seat"])
+PROCESSES.set_forkserver_preload(["fedlit.cli.fit", "fedlit.cli.fork_server_main", "fedlit.experiments.fork_server"])
 
 
 class Fork:

@@ -16,12 +16,12 @@ from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
 from fedlit import Batch, Client, FedAvg, FedBC, FederatedTrainer, Scaffold, ServerCallback, TensorData
-from fedlit.cohort import WeighedCohort
-from fedlit.conformance.entries import ENTRIES
-from fedlit.conformance.problem import LOCAL, everything
-from fedlit.conformance.problem import tiny_data as conformance_data
-from fedlit.conformance.problem import tiny_net as conformance_net
+from fedlit.client.cohort import WeighedCohort
 from fedlit.errors import FedlitError
+from fedlit.experiments.conformance.entries import ENTRIES
+from fedlit.experiments.conformance.problem import LOCAL, everything
+from fedlit.experiments.conformance.problem import tiny_data as conformance_data
+from fedlit.experiments.conformance.problem import tiny_net as conformance_net
 from fedlit.models import ResNet20
 from fedlit.server.cloud import Cloud
 from tests.problems import TinyConv, tiny_data

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
-from fedlit.shipped import shipped_configs
+from fedlit.config.shipped import shipped_configs
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -93,7 +93,7 @@ def test_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: Path) -> 
     wanted = {f"fedlit/{name}" for name in files_in(ROOT / "fedlit")} | {"fedlit_start.py"}
     wanted |= {f"fedlit/{folder}/{name}" for folder in SHIPPED for name in files_in(ROOT / folder)}
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert {"fedlit/py.typed", "fedlit/engines/lanes.cpp", "fedlit/engines/lean.h"} <= wanted
+    assert {"fedlit/py.typed", "fedlit/engines/native.cpp", "fedlit/engines/inductor_loops.h"} <= wanted
     assert missing(wanted, held) == [], "not in the wheel: see package-data of [tool.setuptools] in pyproject.toml"
     assert missing(held, wanted) == []
 

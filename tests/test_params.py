@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from torch import Tensor, nn
 
-from fedlit.local import LocalSGD
+from fedlit.client.local_optimizers import LocalSGD
 from fedlit.params import (
     Params,
     below,

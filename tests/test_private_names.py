@@ -1,7 +1,7 @@
 """Private names of other packages that fedlit relies on, all of them, by file: a new release may take them away.
 
 What each is expected to do is tried in tests/engines/test_compiler_contract.py (torch's compiler) and
-tests/test_loop_contract.py (Lightning); pyproject.toml bounds the packages that they belong to.
+tests/rounds/test_loop_contract.py (Lightning); pyproject.toml bounds the packages that they belong to.
 """
 
 import ast
@@ -22,14 +22,14 @@ ROOT = Path(fedlit.__file__).parent
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 USED = {
-    "client.py": {
+    "client/base.py": {
         "._buffers",  # of nn.Module, as are the next two; of a Tensor
         "._modules",
         "._parameters",
         "._version",
         "torch.nn.modules.batchnorm._BatchNorm",  # the base classes of layers have no public name
     },
-    "commandline/parse_errors.py": {"._actions"},  # of argparse's parser, which jsonargparse's is
+    "config/parse_errors.py": {"._actions"},  # of argparse's parser, which jsonargparse's is
     "data/files/cifar.py": {"pickle._Unpickler"},
     "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
     "engines/compiler.py": {"torch.fx.experimental.proxy_tensor.make_fx"},
@@ -60,8 +60,8 @@ USED = {
         "torch._inductor.lowering.register_lowering",
         "torch.ops.aten._to_copy",
     },
-    "initial.py": {"._reset_parameters"},  # of nn.MultiheadAttention; nothing is missed where it is not
-    "loop.py": {
+    "client/initial_weights.py": {"._reset_parameters"},  # of nn.MultiheadAttention; nothing is missed where it is not
+    "rounds/loop.py": {
         "._batches_that_stepped",
         "._callback_metrics",
         "._logger_connector",
@@ -69,17 +69,17 @@ USED = {
         "pytorch_lightning.trainer.call._call_callback_hooks",
         "pytorch_lightning.trainer.call._call_lightning_module_hook",
     },
-    "processes/strategy.py": {
+    "engines/processes/strategy.py": {
         "pytorch_lightning.strategies.launchers._MultiProcessingLauncher",
         "pytorch_lightning.strategies.launchers._SubprocessScriptLauncher",
         "pytorch_lightning.strategies.launchers.subprocess_script._basic_subprocess_cmd",
     },
-    "tracking/workspace.py": {"._to_model"},  # of wandb-workspaces
+    "trainer/wandb/workspace.py": {"._to_model"},  # of wandb-workspaces
 }
 """By file: what is imported, with its module, and what is read of an object, with a leading dot."""
 REPLACED = {
-    "fedlit.commandline.fit_cli.ShortHelp": {"_expand_help"},  # of argparse's formatter, as jsonargparse has it
-    "fedlit.processes.strategy.FederatedStrategy": {"_configure_launcher"},
+    "fedlit.config.fit_cli.ShortHelp": {"_expand_help"},  # of argparse's formatter, as jsonargparse has it
+    "fedlit.engines.processes.strategy.FederatedStrategy": {"_configure_launcher"},
 }
 """By class: private members of another package's class that it replaces."""
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_exit"}

@@ -1,1 +1,4 @@
-"""One file per paper: a Client and the server callbacks that only it needs."""
+"""One file per paper: a Client and the server callbacks that only it needs.
+
+Nothing here knows an engine or the loop.
+"""

@@ -5,8 +5,8 @@
 There is no cohort to draw and nothing to average: one client holds all data. Users are tested as in any run.
 """
 
-from fedlit.client import Client
-from fedlit.step import Personal
+from fedlit.client.base import Client
+from fedlit.client.step import Personal
 
 
 class Centralized(Client):

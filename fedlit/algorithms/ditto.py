@@ -16,14 +16,14 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor, nn
 
-from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort
+from fedlit.client.local_optimizers import LocalSGD
+from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.step import Batch, Personal, Phase
 from fedlit.errors import require
 from fedlit.keys import GeneratorOf
-from fedlit.local import LocalSGD
 from fedlit.params import subtract
-from fedlit.states import INITIAL, StateSpec
-from fedlit.step import Batch, Personal, Phase
 
 
 class Ditto(Client):
@@ -35,7 +35,7 @@ class Ditto(Client):
         personal_lr: η_p: rate of the personal steps; lr unless given.
         personal_steps: steps of the personal solve in a round; as many as the local ones unless given.
         order: the personal solve before the local one, or a step of each in turn on the same batch.
-        local: the local options of fedlit.client.Client.
+        local: the local options of fedlit.client.base.Client.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ Clients train from the server's model on their own data; the server averages wha
 Kept per client: nothing that training reads. Personal model: x_i after its last training.
 """
 
-from fedlit.client import Client
+from fedlit.client.base import Client
 
 
 class FedAvg(Client):
-    """Federated averaging: the plain loss is the local objective (see fedlit.client.Client)."""
+    """Federated averaging: the plain loss is the local objective (see fedlit.client.base.Client)."""

@@ -24,14 +24,14 @@ from typing import Any, Literal
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit.catalogue import ShownState
-from fedlit.client import Client
-from fedlit.cohort import TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.step import Batch, Phase
 from fedlit.errors import require
+from fedlit.metrics.catalogue import ShownState
 from fedlit.server.base import ServerCallback
 from fedlit.server.weights import Weighed, Weighting, find_weighting
-from fedlit.states import INITIAL, StateSpec
-from fedlit.step import Batch, Phase
 
 log = logging.getLogger("fedlit")
 
@@ -52,7 +52,7 @@ class FedBC(Client):
         fallback_weights: weighting of a round in which all λ are 0.
         start_from: where local training starts, the received model or the client's own last one, z^0 if it has none
             (Algorithm 2).
-        local: the local options of fedlit.client.Client.
+        local: the local options of fedlit.client.base.Client.
     """
 
     dual: Tensor

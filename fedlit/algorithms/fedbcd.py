@@ -19,13 +19,13 @@ import torch
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit.client import Client
-from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.step import Batch, Phase
 from fedlit.errors import ConfigError, require
 from fedlit.params import Params, scale, subtract, weighted_mean
 from fedlit.server.base import ServerCallback
-from fedlit.states import INITIAL, StateSpec
-from fedlit.step import Batch, Phase
 
 
 class FedBCD(Client):
@@ -40,7 +40,7 @@ class FedBCD(Client):
         extrapolation: ζ: momentum of the local steps, kept between rounds.
         box: every number of a client's model is clipped to [-box, box]; none does not clip.
         most_steps: K_i is drawn from 1 to this.
-        local: the other local options of fedlit.client.Client; momentum, weight_decay and clip are for sgd.
+        local: the other local options of fedlit.client.base.Client; momentum, weight_decay and clip are for sgd.
     """
 
     penalty: Tensor

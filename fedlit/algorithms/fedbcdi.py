@@ -23,16 +23,16 @@ from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.algorithms.fedbcd import BlockAverage, FedBCD
-from fedlit.catalogue import ShownState
-from fedlit.client import Client
-from fedlit.cohort import Cohort, Selection, TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, Selection, TrainedCohort
+from fedlit.client.local_optimizers import ExtrapolatedSGD
+from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.step import Batch, Phase
 from fedlit.errors import require
 from fedlit.keys import GeneratorOf
-from fedlit.local import ExtrapolatedSGD
+from fedlit.metrics.catalogue import ShownState
 from fedlit.params import per_client
 from fedlit.server.base import ServerCallback
-from fedlit.states import INITIAL, StateSpec
-from fedlit.step import Batch, Phase
 
 
 class FedBCDI(FedBCD):
@@ -45,7 +45,7 @@ class FedBCDI(FedBCD):
         offline_rounds: rounds that a client trains without contact before it waits.
         server_over: what the server averages: the models of this round's reports (active), or each client's last (all).
         momentum_after_pull: x_prev after a pull: the iterate before the last (literal), or x itself (reset).
-        fedbcd: the other options of FedBCD and the local options of fedlit.client.Client.
+        fedbcd: the other options of FedBCD and the local options of fedlit.client.base.Client.
     """
 
     weights = "uniform"

@@ -17,13 +17,13 @@ from typing import Any, Literal
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit.client import Client
-from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.states import INITIAL, ZEROS, StateSpec
+from fedlit.client.step import Batch
 from fedlit.errors import require
 from fedlit.params import Params, per_client, subtract, weighted_mean, with_prefix
 from fedlit.server.base import ServerCallback
-from fedlit.states import INITIAL, ZEROS, StateSpec
-from fedlit.step import Batch
 
 
 class FedDyn(Client):
@@ -34,7 +34,7 @@ class FedDyn(Client):
         alpha: α: strength of the regularisation; 0.001 to 0.1 in the paper.
         scale_alpha: divide α by n_i N / n, so that small clients are held more firmly.
         eval_model: what is measured as the global model: z, or the plain mean of the cohort's or of all models.
-        local: the local options of fedlit.client.Client.
+        local: the local options of fedlit.client.base.Client.
     """
 
     prox: Tensor

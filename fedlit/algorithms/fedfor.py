@@ -16,13 +16,13 @@ import torch
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit.client import Client
-from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.states import ZEROS, StateSpec
+from fedlit.client.step import Batch
 from fedlit.errors import require
 from fedlit.params import Params, dot, subtract
 from fedlit.server.base import ServerCallback
-from fedlit.states import ZEROS, StateSpec
-from fedlit.step import Batch
 
 
 class FedFor(Client):
@@ -32,7 +32,7 @@ class FedFor(Client):
         net: the network that is trained.
         strength: a: weight of the penalty; 0 is FedAvg.
         form: penalise along the last move (linear), or only what goes against it (hinge).
-        local: the local options of fedlit.client.Client.
+        local: the local options of fedlit.client.base.Client.
     """
 
     def __init__(

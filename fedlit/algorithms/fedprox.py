@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from fedlit.client import Client
-from fedlit.cohort import Cohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort
+from fedlit.client.step import Batch
 from fedlit.errors import require
 from fedlit.keys import GeneratorOf
-from fedlit.step import Batch
 
 
 class FedProx(Client):
@@ -28,7 +28,7 @@ class FedProx(Client):
         net: the network that is trained.
         mu: μ: strength of the proximal term μ/2 |x - z|² (eq. 2).
         stragglers: share of every cohort that does only a part of the local epochs; it is averaged like the others.
-        local: the local options of fedlit.client.Client.
+        local: the local options of fedlit.client.base.Client.
     """
 
     def __init__(self, net: nn.Module, *, mu: float = 0.1, stragglers: float = 0.0, **local: Any) -> None:

@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from fedlit.client import Client
+from fedlit.client.base import Client
+from fedlit.client.step import AdaptOn, Batch, Personal
 from fedlit.errors import require
 from fedlit.params import Params, dot
-from fedlit.step import AdaptOn, Batch, Personal
 
 
 class PerFedAvg(Client):
@@ -31,7 +31,7 @@ class PerFedAvg(Client):
         form: the Hessian term: exact, by differences of gradients (hf), or left out (fo).
         hessian_delta: δ of the differences.
         adapt_on: which data the users adapt on when personal/* is measured.
-        local: the local options of fedlit.client.Client; lr is the outer rate β.
+        local: the local options of fedlit.client.base.Client; lr is the outer rate β.
     """
 
     weights = "uniform"

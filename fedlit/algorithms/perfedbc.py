@@ -14,9 +14,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from fedlit.algorithms.fedbc import FedBC
+from fedlit.client.step import AdaptOn, Batch, Personal
 from fedlit.errors import require
 from fedlit.params import subtract
-from fedlit.step import AdaptOn, Batch, Personal
 
 
 class PerFedBC(FedBC):
@@ -27,7 +27,7 @@ class PerFedBC(FedBC):
         adapt_lr: α: rate of the inner steps, and of a user's one step when personal/* is measured.
         adapt_steps: J: inner steps before every local step; 0 is FedBC without the pull towards z.
         adapt_on: which data the users adapt on when personal/* is measured.
-        fedbc: the options of FedBC and the local options of fedlit.client.Client; lr is the outer rate β.
+        fedbc: the options of FedBC and the local options of fedlit.client.base.Client; lr is the outer rate β.
     """
 
     def __init__(

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlit.client import Client
-from fedlit.cohort import Selection
+from fedlit.client.base import Client
+from fedlit.client.cohort import Selection
+from fedlit.client.states import RECEIVED, StateSpec
+from fedlit.client.step import Batch, Personal
 from fedlit.errors import require
 from fedlit.params import Params, sq_norm, subtract
-from fedlit.states import RECEIVED, StateSpec
-from fedlit.step import Batch, Personal
 
 MOST_INNER_STEPS = 100
 
@@ -43,7 +43,7 @@ class PFedMe(Client):
         beta: β: the server's step; above 1 it extrapolates.
         train_all: all clients train in every round, and those that were drawn report.
         theta_eval: what is measured as personal/*: θ, or w after the last local round.
-        local: the local options of fedlit.client.Client; local_steps is R.
+        local: the local options of fedlit.client.base.Client; local_steps is R.
     """
 
     weights = "uniform"

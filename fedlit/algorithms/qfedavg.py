@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from fedlit.client import Client
+from fedlit.client.base import Client
 from fedlit.errors import require
 from fedlit.server.weights import QFFL
 
@@ -27,7 +27,7 @@ class QFedAvg(Client):
         q: q: how much a large loss counts; 0 is plain averaging.
         lipschitz: L: bound on the curvature; 1 / lr unless given.
         sample_weighted: multiply every client's part by its number of samples.
-        local: the local options of fedlit.client.Client.
+        local: the local options of fedlit.client.base.Client.
     """
 
     def __init__(

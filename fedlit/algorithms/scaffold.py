@@ -19,13 +19,13 @@ import torch
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit.client import Client
-from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.states import ZEROS, StateSpec
+from fedlit.client.step import Batch
 from fedlit.errors import require
 from fedlit.params import Params, expand, per_client, subtract, under_prefix, with_prefix
 from fedlit.server.base import ServerCallback
-from fedlit.states import ZEROS, StateSpec
-from fedlit.step import Batch
 
 
 class Scaffold(Client):
@@ -36,7 +36,7 @@ class Scaffold(Client):
         option: how a client renews c_i: by a full gradient at the received model (I), or by its path (II).
         server_lr: η_g: the server's step along the averaged update.
         allow_momentum: accept local momentum with option II.
-        local: the local options of fedlit.client.Client.
+        local: the local options of fedlit.client.base.Client.
     """
 
     weights = "uniform"

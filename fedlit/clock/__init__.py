@@ -1,4 +1,7 @@
-"""Simulated time as data: how long clients take, who reports in time, how long a round lasts. No threads, no state."""
+"""Simulated time as data: how long clients take, who reports in time, how long a round lasts.
+
+No threads and no state; which server waits for whom is in `rounds`.
+"""
 
 from fedlit.clock.clock import Clock, Reports
 from fedlit.clock.distributions import Constant, Distribution, Exponential, LogNormal, Uniform, Weibull

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlit.data.partition.base import RowNumbers
-from fedlit.data.rowcode import RowCode
+from fedlit.data.row_encoding import RowCode
 from fedlit.errors import require
 from fedlit.recorded import Recorded
 

@@ -23,15 +23,15 @@ from torch import Tensor
 
 from fedlit import keys
 from fedlit.data.base import FederatedDataModule, Store
-from fedlit.data.domains import Cut, one_client_each, rounded_up, rows_of_each
+from fedlit.data.domain_split import Cut, one_client_each, rounded_up, rows_of_each
 from fedlit.data.files import Labels
 from fedlit.data.files.digits import DOMAINS, read_digits
+from fedlit.data.mapped_arrays import shared
 from fedlit.data.normalise import normalisation, normalised
 from fedlit.data.partition.base import Parts, RowNumbers
-from fedlit.data.shared import shared
 from fedlit.errors import DataError, nearest, require
+from fedlit.files import data_root
 from fedlit.keys import Purpose
-from fedlit.places import data_root
 
 HALF = (0.5, 0.5, 0.5)  # FedBN's mean and deviation of each channel
 

@@ -14,12 +14,12 @@ from torch import Tensor
 from fedlit import keys
 from fedlit.data.base import FederatedDataModule, Store
 from fedlit.data.files.femnist import CLASSES, LAYOUT, read_femnist
+from fedlit.data.mapped_arrays import shared
 from fedlit.data.normalise import normalisation, normalised
 from fedlit.data.partition.base import Parts
-from fedlit.data.shared import shared
 from fedlit.errors import DataError, require
+from fedlit.files import data_root
 from fedlit.keys import Purpose
-from fedlit.places import data_root
 
 
 class FEMNIST(FederatedDataModule):

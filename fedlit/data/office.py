@@ -11,11 +11,11 @@ import torch
 
 from fedlit import keys
 from fedlit.data.base import FederatedDataModule, Store
-from fedlit.data.domains import cut, one_client_each, rows_of_each
+from fedlit.data.domain_split import cut, one_client_each, rows_of_each
 from fedlit.data.files.office import CLASSES, read_office
 from fedlit.data.partition.base import Parts
+from fedlit.files import data_root
 from fedlit.keys import Purpose
-from fedlit.places import data_root
 
 
 class OfficeCaltech10(FederatedDataModule):

@@ -23,8 +23,8 @@ from fedlit.data.base import FederatedDataModule, Store
 from fedlit.data.files.shakespeare import ALPHABET, LAYOUT, WINDOW, Texts, read_shakespeare
 from fedlit.data.partition.base import Parts, RowNumbers
 from fedlit.errors import DataError, require
+from fedlit.files import data_root
 from fedlit.keys import Purpose
-from fedlit.places import data_root
 
 
 class Shakespeare(FederatedDataModule):

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedlit.data.base import FederatedDataModule, Store
 from fedlit.data.partition.base import Parts
 from fedlit.errors import DataError, require
-from fedlit.measure import NOT_COUNTED
+from fedlit.metrics.measures import NOT_COUNTED
 
 Array = Tensor | NDArray[Any]
 

@@ -1,1 +1,4 @@
-"""Engines train a cohort: `sequential` is the reference, `vectorized` the fast one. They name no algorithm."""
+"""What trains a cohort: one client after the other, many at once, compiled, on a device, in several processes.
+
+Nothing here knows a server or an algorithm.
+"""

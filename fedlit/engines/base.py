@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.client import Client
-from fedlit.cohort import TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.local_optimizers import LocalOptimizer, initial_memory
+from fedlit.client.step import Phase
+from fedlit.engines.progress import Tally
 from fedlit.keys import Purpose, Stream
-from fedlit.local import LocalOptimizer, initial_memory
 from fedlit.params import Params, under_prefix, with_prefix
 from fedlit.ranks import Ranks
-from fedlit.step import Phase
-from fedlit.tally import Tally
 
 Store = dict[str, Tensor]
 Rows = Callable[[Store, Tensor], tuple[Tensor, Tensor]]

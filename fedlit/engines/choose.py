@@ -11,23 +11,23 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedlit.client import Client
+from fedlit.client.base import Client
+from fedlit.client.step_errors import ValueReadError
 from fedlit.engines.base import Engine, Rows
 from fedlit.engines.compiler import Loops, missing_compiler, missing_convolution
 from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
 from fedlit.engines.device import Accelerator, Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.forward import CompiledForward, Forward
-from fedlit.engines.lanes import NativeEngine, missing_lanes
-from fedlit.engines.probe import convolutions, reads_padding, reads_values
+from fedlit.engines.native import NativeEngine, missing_lanes
 from fedlit.engines.program import Compiles, mixes_rows
 from fedlit.engines.sequential import SequentialEngine
+from fedlit.engines.step_probe import convolutions, reads_padding, reads_values
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
 from fedlit.errors import ResumeError, require
-from fedlit.mistakes import ValueReadError
+from fedlit.metrics.formatting import counted
 from fedlit.params import clone
 from fedlit.ranks import Ranks
-from fedlit.words import counted
 
 log = logging.getLogger("fedlit")
 

@@ -19,20 +19,20 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from fedlit.engines import convolution, lean, products
+from fedlit.engines import convolution, inductor_loops, matmul
 from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
-from fedlit.engines.lean import lean_wrapper, written_out
-from fedlit.engines.operators import cxx, load_operators, why_broken
-from fedlit.engines.products import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
+from fedlit.engines.cpp_build import cxx, load_operators, why_broken
+from fedlit.engines.inductor_loops import lean_wrapper, written_out
+from fedlit.engines.matmul import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
 from fedlit.errors import RunError
-from fedlit.places import cache_home, make_private
+from fedlit.files import cache_home, make_private
 
 log = logging.getLogger("fedlit")
 
 Loops = Literal["lean", "inductor"]
-"""Whose a program's loops, products and convolutions are: fedlit's (`lean.py`), or all as torch's compiler has them."""
+"""Whose a program's loops, products and convolutions are: fedlit's (`inductor_loops.py`), or torch's."""
 
-BUILDERS = (__file__, convolution.__file__, lean.__file__, lean.HEADER, products.__file__)
+BUILDERS = (__file__, convolution.__file__, inductor_loops.__file__, inductor_loops.HEADER, matmul.__file__)
 """Files that decide what a graph is compiled to."""
 ROOM = 32 << 20
 """Bytes: more than what one run compiles."""
@@ -328,7 +328,7 @@ def direct_decompositions() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def lean_loops() -> Iterator[None]:
-    """Inductor writes loops as `lean.py` has them: in fedlit's programs, not in a user's torch.compile."""
+    """Inductor writes loops as `inductor_loops.py` has them: in fedlit's programs, not in a user's torch.compile."""
     from fedlit.engines.inductor_nodes import device_codegens, init_backend_registration
 
     init_backend_registration()

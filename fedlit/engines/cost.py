@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedlit.client import Client
+from fedlit.client.base import Client
 from fedlit.engines.device import Device
-from fedlit.engines.probe import net_passes
+from fedlit.engines.step_probe import net_passes
 
 STEP_S, PASS_S, FLOP_S = 5e-4, 1.6e-3, 2e10
 """Rough costs of a sequential step: its overhead, that of every further pass of the net inside it (`task_grad`), and

@@ -20,8 +20,9 @@ from pytorch_lightning import Trainer
 from pytorch_lightning.plugins import MixedPrecision
 from torch import Tensor
 
-from fedlit.client import Client
-from fedlit.cohort import TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.step import Phase
 from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.distributed import DataPart
 from fedlit.engines.program import Layout
@@ -29,7 +30,6 @@ from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.vectorized import Job, Task, VectorizedEngine, Worker
 from fedlit.errors import ConfigError, nearest
 from fedlit.params import Params, at_least_single, row
-from fedlit.step import Phase
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]

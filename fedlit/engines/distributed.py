@@ -6,12 +6,12 @@ algorithm, weighting or callback needs a second form. That ends where a cohort's
 
 from dataclasses import dataclass
 
-from fedlit.client import Client
-from fedlit.cohort import TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.step import Phase
 from fedlit.engines.base import Engine, Pieces, Solved, Store, TrainData, Vary
 from fedlit.params import Params
 from fedlit.ranks import Ranks
-from fedlit.step import Phase
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedlit.client import Client
+from fedlit.client.base import Client
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.device import Device

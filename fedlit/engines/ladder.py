@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from fedlit.client import Client
-from fedlit.cohort import TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.step import Phase
 from fedlit.engines.base import Engine, Solved, TrainData
 from fedlit.engines.choose import Choice
 from fedlit.engines.compiler import CompilerError
 from fedlit.errors import ResumeError
 from fedlit.ranks import Ranks
-from fedlit.step import Phase
 
 log = logging.getLogger("fedlit")
 

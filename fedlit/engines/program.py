@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedlit.client import Client
+from fedlit.client.base import Client
+from fedlit.client.step import Batch, Batches, Phase, StepOutput
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import Loops, repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
-from fedlit.engines.products import TURNED, are_turned, is_matrix
+from fedlit.engines.matmul import TURNED, are_turned, is_matrix
 from fedlit.params import Params, clone, under_prefix, with_prefix
-from fedlit.step import Batch, Batches, Phase, StepOutput
 
 Compiles = Literal["loop", "step"]
 """What is compiled: all steps of a call as one loop, or one step, which is called for each of them."""

@@ -7,15 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.client import Client
-from fedlit.cohort import TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.local_optimizers import LocalOptimizer
+from fedlit.client.step import Batch, Batches, Phase, StepOutput, state_name
 from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.errors import located
 from fedlit.keys import Purpose, torch_seed
-from fedlit.local import LocalOptimizer
 from fedlit.params import Params, at_least_single, clone, load, row, stack
-from fedlit.step import Batch, Batches, Phase, StepOutput, state_name
 
 
 class SequentialEngine(Engine):

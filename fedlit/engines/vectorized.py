@@ -17,15 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.client import Client
-from fedlit.cohort import TrainedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.step import Phase, state_name
 from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Solved, Store, TrainData, batch_rows, row_weights
 from fedlit.engines.compiler import Loops, compile_program, entry_address
 from fedlit.engines.program import Compiles, Layout, LocalProgram, Schedule, channels_last
+from fedlit.engines.progress import Tally
 from fedlit.errors import located
 from fedlit.params import Params, at_least_single, under_prefix, with_prefix
-from fedlit.step import Phase, state_name
-from fedlit.tally import Tally
 
 log = logging.getLogger("fedlit")
 

@@ -1,1 +1,4 @@
-"""Many runs in one command: sweeps over settings, comparisons over seeds, and the runner that both share."""
+"""Many runs in one command: comparisons, sweeps, the papers' tables, conformance.
+
+What is printed of them is in `cli`.
+"""

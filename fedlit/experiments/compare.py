@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlit.commandline.configs import find_config
-from fedlit.commandline.parse_errors import read_yaml
+from fedlit.config.names import find_config
+from fedlit.config.parse_errors import read_yaml
 from fedlit.errors import ConfigError, require
-from fedlit.experiments.commandline import check_fit, refuse_options
 from fedlit.experiments.experiment import Experiment
+from fedlit.experiments.fit_arguments import check_fit, refuse_options
 from fedlit.experiments.jobs import Job
-from fedlit.experiments.ledger import Ledger
-from fedlit.results import Run, read_run
-from fedlit.run import fingerprint
+from fedlit.experiments.trials import Ledger
+from fedlit.results.folder import fingerprint
+from fedlit.results.runs import Run, read_run
 
 
 @dataclass(frozen=True)

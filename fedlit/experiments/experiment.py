@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedlit.experiments.board import Board
 from fedlit.experiments.jobs import Job, Outcome
-from fedlit.experiments.ledger import Ledger, Trial
+from fedlit.experiments.progress import Board
 from fedlit.experiments.runner import Runner, claimed
+from fedlit.experiments.trials import Ledger, Trial
 
 
 class Experiment(ABC):

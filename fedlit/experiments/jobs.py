@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from fedlit.errors import RunError, explained
-from fedlit.experiments.seat import Seat
-from fedlit.results import read_json
-from fedlit.run import RunFolder
+from fedlit.experiments.fork_server import Seat
+from fedlit.results.folder import RunFolder
+from fedlit.results.runs import read_json
 
 Status = Literal["finished", "failed", "stopped"]
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from fedlit.experiments.board import Board
+from fedlit.experiments.fork_server import Seat
 from fedlit.experiments.jobs import Job, Outcome, Process, share_cores, start
-from fedlit.experiments.seat import Seat
-from fedlit.lock import FolderLock
+from fedlit.experiments.progress import Board
+from fedlit.results.lock import FolderLock
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 

@@ -1,4 +1,7 @@
-"""The papers' networks."""
+"""The papers' networks.
+
+Any torch module can take their place; nothing here trains one.
+"""
 
 from fedlit.models.dense import MLP, Softmax
 from fedlit.models.digits import DigitNet

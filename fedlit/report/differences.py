@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedlit.catalogue import metric
 from fedlit.errors import ConfigError, nearest
+from fedlit.metrics.catalogue import metric
 from fedlit.report.tables import Cell, Value, cell_of, deviation, mean
-from fedlit.results import Group
+from fedlit.results.runs import Group
 
 LEVEL = 0.95
 

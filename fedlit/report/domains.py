@@ -12,7 +12,7 @@ from typing import Any
 
 from fedlit.errors import RunError
 from fedlit.report.tables import Cell, Value
-from fedlit.results import Group, Run
+from fedlit.results.runs import Group, Run
 
 MEAN = "mean of domains"
 """The column beside the domains."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedlit.catalogue import metric
+from fedlit.metrics.catalogue import metric
 from fedlit.report.tables import Cell
 
 ABSENT = "—"

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlit.catalogue import TIME_TO, metric
+from fedlit.metrics.catalogue import TIME_TO, metric
 from fedlit.report.differences import Difference, difference
 from fedlit.report.domains import MEAN, Domains
 from fedlit.report.formats import ABSENT, Style, heading, style_of
 from fedlit.report.tables import Cell, cell_of
-from fedlit.results import Group
+from fedlit.results.runs import Group
 
 WIDE = 12
 """More domains than this stand below each other."""

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 from fedlit.report.page import Report
-from fedlit.templates import template, trusted
+from fedlit.report.templates import template, trusted
 
 HERE = Path(__file__).parent
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlit.catalogue import metric
 from fedlit.errors import require
-from fedlit.report.against import against_grid
+from fedlit.metrics.catalogue import metric
 from fedlit.report.differences import check_reference, choose_reference
 from fedlit.report.domains import read_domains
 from fedlit.report.grids import Entry, Grid, Heading, differences_grid, domains_grid, results_grid
-from fedlit.report.papers import PaperTable, read_table
+from fedlit.report.paper_comparison import against_grid
+from fedlit.report.paper_tables import PaperTable, read_table
 from fedlit.report.tables import choose_metrics
-from fedlit.results import Group, Run, group_runs, mixed, named_data
+from fedlit.results.runs import Group, Run, group_runs, mixed, named_data
 
 if TYPE_CHECKING:
     from fedlit.report.figures import Figure

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlit.catalogue import CLOCK, ROUNDS_TO, TIME_TO
 from fedlit.errors import ConfigError, nearest
-from fedlit.measure import Measure
-from fedlit.results import Group, Run
+from fedlit.metrics.catalogue import CLOCK, ROUNDS_TO, TIME_TO
+from fedlit.metrics.measures import Measure
+from fedlit.results.runs import Group, Run
 
 
 @dataclass(frozen=True)

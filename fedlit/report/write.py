@@ -12,8 +12,8 @@ from fedlit.report.latex import latex
 from fedlit.report.markdown import markdown
 from fedlit.report.page import Report, build_report
 from fedlit.report.tables import Cell, Value
-from fedlit.results import Run
-from fedlit.run import RunFolder, make_folder
+from fedlit.results.folder import RunFolder, make_folder
+from fedlit.results.runs import Run
 
 
 def write_report(
@@ -28,7 +28,7 @@ def write_report(
     """Write tables and figures of these runs into a folder; returns the files.
 
     Args:
-        runs: what `fedlit.results.find_runs` returns.
+        runs: what `fedlit.results.runs.find_runs` returns.
         out: the folder; made if it does not exist, and files of an earlier report in it are replaced.
         against: name of a paper's table, or the path of a CSV file with algorithm, metric, mean and perhaps std.
         metrics: names of the columns; a sensible set unless given.

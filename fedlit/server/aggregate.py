@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import accumulate
 
-from fedlit.cohort import WeighedCohort
+from fedlit.client.cohort import WeighedCohort
 from fedlit.params import Params, all_below, scale, subtract, weighted_means
 
 

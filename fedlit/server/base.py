@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytorch_lightning import Callback, Trainer
 
-from fedlit.client import Client
-from fedlit.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import ConfigError
 from fedlit.params import Params
 from fedlit.recorded import Recorded

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedlit.cohort import Selection
+from fedlit.client.cohort import Selection
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.keys import Purpose, generator
 from fedlit.recorded import Recorded

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlit.cohort import TrainedCohort
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.states import ClientStates
 from fedlit.params import Params, clone
 from fedlit.server.base import ServerCallback
 from fedlit.server.optimizers import copied, saved, step_all
-from fedlit.states import ClientStates
 
 ABSENT_AT_ONCE = 1024
 """Models that a mean over all clients reads at once; they may be on disk, and more than the memory holds."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.cohort import TrainedCohort
+from fedlit.client.cohort import TrainedCohort
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.params import below
 from fedlit.recorded import Recorded

@@ -27,7 +27,7 @@ from fedlit import (
 from fedlit.errors import ResumeError
 from tests.kinds import slow_but
 from tests.problems import run, tiny_net
-from tests.test_resume import assert_same_bits
+from tests.trainer.test_resume import assert_same_bits
 
 LOCAL: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "local_steps": 3, "lr_decay": 0.9}
 CASES: dict[str, tuple[type[Client], dict[str, Any], dict[str, Any]]] = {

@@ -39,7 +39,7 @@ from fedlit import (
 )
 from fedlit.algorithms.feddyn import DynamicRegularization
 from fedlit.algorithms.scaffold import ControlVariates
-from fedlit.cohort import Selection
+from fedlit.client.cohort import Selection
 from fedlit.server.weights import Weighting
 from tests.kinds import slow_but
 from tests.problems import CLASSES, FEATURES, SIZES, kept_rows, largest_difference, run, tiny_net, weights_of

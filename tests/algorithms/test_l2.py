@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedlit import FedAvg, FedBC, FedBCD, Scaffold, ServerCallback
-from fedlit.client import Client
-from fedlit.cohort import Cohort, WeighedCohort
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, WeighedCohort
 from fedlit.errors import ConfigError
 from tests.problems import kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of
 

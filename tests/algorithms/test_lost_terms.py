@@ -27,8 +27,8 @@ from fedlit import (
     PFedMe,
     Scaffold,
 )
+from fedlit.client.step import Batches, escape
 from fedlit.engines.sequential import gradients, load
-from fedlit.step import Batches, escape
 from tests.problems import CLASSES, FEATURES, largest_difference, tiny_net
 
 LOCAL: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "local_epochs": 2}

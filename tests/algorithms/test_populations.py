@@ -32,7 +32,7 @@ from fedlit import (
     TensorData,
     WeighedCohort,
 )
-from fedlit.cohort import Selection
+from fedlit.client.cohort import Selection
 from tests.problems import CLASSES, FEATURES, largest_difference, run, tiny_data, tiny_net, weights_of
 
 FULL: dict[str, Any] = {"lr": 0.05, "batch_size": 64, "local_epochs": 3}

@@ -6,8 +6,8 @@ import pytest
 
 from fedlit import Clock, Cloud, Exponential, FedBCD, Latency
 from fedlit.engines.choose import Request
-from fedlit.gathering import RoundOptions
-from fedlit.rehearsal import rehearse
+from fedlit.rounds.gathering import RoundOptions
+from fedlit.rounds.rehearsal import rehearse
 from fedlit.server.sampling import QuotaSampler, Sampler, find_sampler
 from tests.clock.test_theory import REFERENCE
 from tests.problems import tiny_data, tiny_net

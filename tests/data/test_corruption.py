@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlit.data.corruption import Corruption, Imbalance, LabelFlip, Pool, class_profile, flipped_labels
-from fedlit.data.rowcode import RowCode
+from fedlit.data.row_encoding import RowCode
 from fedlit.errors import ConfigError
 
 Y = np.repeat(np.arange(10), 100)

@@ -13,7 +13,7 @@ from fedlit.errors import ConfigError
 from tests.data.built import fit, has_disjoint_parts, rows_of, sizes
 from tests.data.files import refused
 from tests.data.files.test_office import write
-from tests.data.test_domains import TABLES_5_AND_6
+from tests.data.test_domain_split import TABLES_5_AND_6
 from tests.real_files import Real
 
 

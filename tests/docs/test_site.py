@@ -10,7 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import fedlit
-from fedlit.cli import COMMANDS
+from fedlit.cli.main import COMMANDS
 from tests.conftest import NOT_DRAWN
 
 pytest.importorskip("sphinx", reason="the site needs the extra `docs`")

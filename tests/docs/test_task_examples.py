@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fedlit.dashboard.content import content_of
 from fedlit.report import write_report
-from fedlit.results import find_runs
+from fedlit.report.dashboard.content import content_of
+from fedlit.results.runs import find_runs
 
 DOCS = Path(__file__).parents[2] / "docs"
 

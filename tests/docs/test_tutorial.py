@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedlit import cli
+from fedlit.cli import main
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
@@ -31,7 +31,7 @@ def run_cell(code: str, names: dict[str, Any]) -> None:
         return
     sys.modules.pop("mine", None)
     with pytest.raises(SystemExit) as ended:
-        cli.main(shlex.split(code.removeprefix("!fedlit ")))
+        main.main(shlex.split(code.removeprefix("!fedlit ")))
     assert ended.value.code == 0, code
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fedlit import CharLSTM, Client, FedAvg, FedBC, FederatedTrainer, ResNet20, TensorData
+from fedlit.client.step import Batch, Phase
 from fedlit.engines.program import Layout, LocalProgram
 from fedlit.params import Params, clone, with_prefix
-from fedlit.step import Batch, Phase
 from tests.engines.test_compiler_contract import needs_compiler
 from tests.kinds import slow_but
 from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data, traced_program

@@ -28,7 +28,7 @@ from fedlit import (
 from fedlit.clock import Clock
 from fedlit.engines.choose import Choice, Request, Room, choose
 from fedlit.engines.cost import estimated_step_s, step_flop
-from fedlit.engines.probe import net_passes
+from fedlit.engines.step_probe import net_passes
 from fedlit.errors import ConfigError
 from fedlit.server.base import ServerCallback
 from fedlit.server.buffer import Buffer

@@ -103,7 +103,7 @@ def test_compiled_program_gives_the_numbers_of_a_plain_loop(compiled: Program, f
 
 @needs_compiler
 def test_entry_of_a_compiled_program_is_found(compiled: Program) -> None:
-    """`tests/engines/test_lanes.py` calls it."""
+    """`tests/engines/test_native.py` calls it."""
     assert entry_address(compiled) is not None
 
 

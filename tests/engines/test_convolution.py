@@ -15,7 +15,7 @@ from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedlit import FedAvg, LeNet, PerFedAvg
-from fedlit.client import Client
+from fedlit.client.base import Client
 from fedlit.engines import convolution
 from fedlit.engines.choose import Choice, Request, choose
 from fedlit.engines.compiler import (

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedlit import Client, Ditto, FedAvg, FederatedTrainer, PerFedAvg
-from fedlit.cohort import TrainedCohort
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.step import Phase
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.dropout import KeyedDropout
-from fedlit.engines.probe import reads_padding
 from fedlit.engines.sequential import SequentialEngine
-from fedlit.step import Phase
+from fedlit.engines.step_probe import reads_padding
 from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data, weights_of
 from tests.server import trained as in_training
 

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from fedlit import MLP, Client, FedAvg, FedBC, FedBCD, FedProx
+from fedlit.client.local_optimizers import LocalSGD
+from fedlit.client.step import Phase
 from fedlit.engines.program import Layout, LocalProgram, Schedule
-from fedlit.local import LocalSGD
 from fedlit.params import Params, clone, stack, with_prefix
-from fedlit.step import Phase
 from tests.kinds import slow_but
 from tests.problems import (
     CLASSES,
@@ -200,7 +200,7 @@ def test_clients_without_steps_keep_what_they_received() -> None:
 def test_order_of_clients_in_a_cohort_changes_nothing() -> None:
     def clients(order: list[int]) -> dict[str, Tensor]:
         from fedlit import FixedSampler
-        from fedlit.cohort import Selection
+        from fedlit.client.cohort import Selection
 
         class InOrder(FixedSampler):
             def select(self, seed, round, sizes, count):

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from fedlit import FedAvg, FedBC, LeNet, Softmax, TensorData
-from fedlit.client import Client
+from fedlit.client.base import Client
+from fedlit.client.tasks import LOSSES
 from fedlit.data.base import FederatedDataModule
-from fedlit.data.pictures import PictureData
+from fedlit.data.image_datasets import PictureData
 from fedlit.engines import choose as choosing
 from fedlit.engines import forward
 from fedlit.engines.choose import Choice, Request, choose
 from fedlit.engines.compiler import missing_convolution
 from fedlit.engines.forward import CHUNK, COMPILED_ROWS, CompiledForward, Forward, grouped
-from fedlit.evaluate import Evaluator
+from fedlit.evaluation.evaluator import Evaluator
 from fedlit.params import Params, clone, stack
 from fedlit.ranks import Ranks, divide
-from fedlit.task import LOSSES
 from tests.problems import CLASSES, TinyConv, run, tiny_data, traced_program
 
 SIZES = (1, 63, 64, 65, 0, 130, 7)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedlit import FedAvg, FederatedTrainer, PFedMe
-from fedlit.engines import compiler, lean
+from fedlit.engines import compiler, inductor_loops
 from fedlit.engines.base import Engine
 from fedlit.engines.choose import Choice
 from fedlit.engines.compiler import CompilerError, compile_program
@@ -91,7 +91,7 @@ def renamed_class(monkeypatch: pytest.MonkeyPatch) -> None:
     """A private name that only our own loops need is gone."""
     import torch._functorch.compile_utils
 
-    forget(monkeypatch, "fedlit.engines.inductor_nodes", lean.lean_wrapper, lean.written_out)
+    forget(monkeypatch, "fedlit.engines.inductor_nodes", inductor_loops.lean_wrapper, inductor_loops.written_out)
     monkeypatch.delattr(torch._functorch.compile_utils, "fx_graph_cse")
 
 
@@ -112,7 +112,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, module: str, *cached: Any) -> None:
     """Let a module be imported again, and what was made of it be made again."""
     monkeypatch.delitem(sys.modules, module, raising=False)
     for function in cached:
-        monkeypatch.setattr(lean, function.__name__, function.__wrapped__)
+        monkeypatch.setattr(inductor_loops, function.__name__, function.__wrapped__)
         monkeypatch.setattr(compiler, function.__name__, function.__wrapped__)
 
 
@@ -161,9 +161,9 @@ def test_without_the_entrys_name_python_drives_the_same_program(
 
 @needs_compiler
 def test_a_method_that_inductor_has_no_more_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lean, "OVERRIDDEN", (*lean.OVERRIDDEN, "codegen_gone"))
+    monkeypatch.setattr(inductor_loops, "OVERRIDDEN", (*inductor_loops.OVERRIDDEN, "codegen_gone"))
     with pytest.raises(AttributeError, match="Inductor's writer of C\\+\\+ has no codegen_gone"):
-        lean.lean_wrapper.__wrapped__()
+        inductor_loops.lean_wrapper.__wrapped__()
 
 
 @needs_compiler

@@ -21,8 +21,8 @@ from examples.fedrep import FedRep
 from examples.moon import MOON
 from examples.topk import TopK
 from fedlit import Client, FedAvg, FederatedTrainer
-from fedlit.conformance import checks
-from fedlit.conformance.problem import everything, largest_gap
+from fedlit.experiments.conformance import checks
+from fedlit.experiments.conformance.problem import everything, largest_gap
 from tests.algorithms.test_oracles import BATCH, EPOCHS, ROUNDS, Problem
 from tests.conftest import Call
 from tests.examples import oracles

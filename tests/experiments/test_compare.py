@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedlit.experiments.compare import Comparison, Config, default_folder, read_configs
-from fedlit.experiments.ledger import Ledger
+from fedlit.experiments.trials import Ledger
 from tests.conftest import SHIPPED
 
 CONFIGS = [Config("a", "a.yaml", 10), Config("b", "b.yaml", 20)]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedlit.errors import RunError
+from fedlit.experiments.fork_server import Seat, on_cores
 from fedlit.experiments.jobs import Job, locked, reason_of, rounds_done, share_cores, start
-from fedlit.experiments.seat import Seat, on_cores
 
 ALL = sorted(os.sched_getaffinity(0))
 

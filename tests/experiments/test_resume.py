@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedlit.experiments.jobs import rounds_done
-from tests.experiments.sweeps import TINY, TOO_FAST, answer_of, write_sweep
+from tests.experiments.sweep.sweeps import TINY, TOO_FAST, answer_of, write_sweep
 from tests.forked import Fork, forked
 
 ROUNDS = 24

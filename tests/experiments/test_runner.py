@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from rich.console import Console
 
-from fedlit.experiments.board import Board
 from fedlit.experiments.jobs import Job
+from fedlit.experiments.progress import Board
 from fedlit.experiments.runner import Runner
 
 

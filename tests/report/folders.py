@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlit.results import Group, Run, group_runs, read_run
-from fedlit.run import RunFolder
+from fedlit.results.folder import RunFolder
+from fedlit.results.runs import Group, Run, group_runs, read_run
 
 Numbers = Mapping[str, Sequence[float | None]]
 

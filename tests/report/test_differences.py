@@ -8,7 +8,7 @@ import pytest
 from fedlit.errors import ConfigError
 from fedlit.report.differences import check_reference, choose_reference, difference, interval, t_quantile
 from fedlit.report.grids import differences_grid
-from fedlit.results import Group, group_runs, read_run
+from fedlit.results.runs import Group, group_runs, read_run
 from tests.report.folders import one_group, seeds, write_run
 
 

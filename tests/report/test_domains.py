@@ -8,8 +8,8 @@ import pytest
 
 from fedlit.report.domains import MEAN, read_domains
 from fedlit.report.grids import WIDE, domains_grid
-from fedlit.results import group_runs, read_run
-from fedlit.run import RunFolder
+from fedlit.results.folder import RunFolder
+from fedlit.results.runs import group_runs, read_run
 from tests.report.folders import one_group, write_run
 
 NAN = float("nan")

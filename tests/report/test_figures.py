@@ -21,15 +21,15 @@ from fedlit.report.figures import Figure, draw_figures
 from fedlit.report.figures.axes import number, show_values
 from fedlit.report.figures.bars import Bar, bars_figure
 from fedlit.report.figures.base import Curve, curve_of, final_values, have_all, seeds_of
-from fedlit.report.figures.clouds import Cloud, Users, clouds_figure, users_figure
 from fedlit.report.figures.curves import MOST_BANDS, curves_figure, group_panels_figure, running_mean
-from fedlit.report.figures.look import NARROW, WIDE, look, new_panels, sequential, styles_of
 from fedlit.report.figures.rounds import client_group_curves, mean_weights, user_accuracy
+from fedlit.report.figures.scatter import Cloud, Users, clouds_figure, users_figure
+from fedlit.report.figures.style import NARROW, WIDE, look, new_panels, sequential, styles_of
+from fedlit.report.figures.sweep_figures import against_figure, against_state_figure, swept_figure
 from fedlit.report.figures.sweeps import find_sweeps
-from fedlit.report.figures.swept import against_figure, against_state_figure, swept_figure
 from fedlit.report.figures.users import SHARE, cloud, last_part, last_round, state_rounds, users_of
-from fedlit.results import Group, find_runs, group_runs, read_run
-from fedlit.run import RunFolder
+from fedlit.results.folder import RunFolder
+from fedlit.results.runs import Group, find_runs, group_runs, read_run
 from tests.conftest import files as contents
 from tests.problems import tiny_data, tiny_net
 from tests.report.folders import one_group, seeds, write_run
@@ -496,7 +496,7 @@ def test_another_process_without_a_display_writes_the_same_bytes(
     runs: Path, drawn: tuple[list[Figure], Path], tmp_path: Path
 ) -> None:
     program = (
-        "import sys; from pathlib import Path; from fedlit.results import find_runs, group_runs\n"
+        "import sys; from pathlib import Path; from fedlit.results.runs import find_runs, group_runs\n"
         "from fedlit.report.figures import draw_figures\n"
         "draw_figures(group_runs(find_runs([Path(sys.argv[1])])), Path(sys.argv[2]), kinds=sys.argv[3:])"
     )

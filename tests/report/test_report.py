@@ -10,7 +10,7 @@ import pytest
 
 from fedlit.report import write_report
 from fedlit.report.page import build_report
-from fedlit.results import find_runs, read_run
+from fedlit.results.runs import find_runs, read_run
 from tests.conftest import TINY, Call, files
 from tests.report.folders import write_run
 

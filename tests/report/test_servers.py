@@ -11,9 +11,8 @@ import pytest
 from pyarrow import parquet
 
 from fedlit import FedAvg, FedBC
-from fedlit.catalogue import CLOCK
+from fedlit.metrics.catalogue import CLOCK
 from fedlit.report.figures import draw, draw_figures
-from fedlit.report.figures.look import look
 from fedlit.report.figures.servers import (
     EVENTS,
     MOST_SERVERS,
@@ -26,7 +25,8 @@ from fedlit.report.figures.servers import (
     timeline_of,
     timelines_figure,
 )
-from fedlit.results import Run, find_runs, group_runs, read_run
+from fedlit.report.figures.style import look
+from fedlit.results.runs import Run, find_runs, group_runs, read_run
 from tests.cloud_runs import run_in_a_cloud
 from tests.problems import run, tiny_net
 from tests.report.folders import one_group, write_run

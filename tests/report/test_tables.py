@@ -9,7 +9,7 @@ from fedlit.errors import ConfigError
 from fedlit.report.formats import Style, heading, style_of
 from fedlit.report.grids import results_grid
 from fedlit.report.tables import Cell, Value, cell_of, choose_metrics, measured
-from fedlit.results import group_runs, read_run
+from fedlit.results.runs import group_runs, read_run
 from tests.report.folders import one_group, seeds, write_run
 
 

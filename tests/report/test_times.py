@@ -10,10 +10,10 @@ from fedlit.report import write_report
 from fedlit.report.figures import draw_figures
 from fedlit.report.figures.base import Curve, curve_by_time
 from fedlit.report.figures.curves import curves_figure
-from fedlit.report.figures.look import look, styles_of
+from fedlit.report.figures.style import look, styles_of
 from fedlit.report.grids import results_grid
 from fedlit.report.tables import choose_metrics, measured
-from fedlit.results import Group, find_runs, group_runs, read_run
+from fedlit.results.runs import Group, find_runs, group_runs, read_run
 from tests.report.folders import one_group, write_run
 
 Values = Sequence[float | None]

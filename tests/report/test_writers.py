@@ -12,7 +12,7 @@ from fedlit.report.html import html
 from fedlit.report.latex import latex as as_latex
 from fedlit.report.markdown import markdown as as_markdown
 from fedlit.report.page import Report, build_report
-from fedlit.results import read_run
+from fedlit.results.runs import read_run
 from tests.report.folders import write_run
 
 NASTY = "<script>alert('x')</script> & 100% of_it | $x^2$ `code` [a](b) \\input{x} ~ # ® 中 --- \"q\""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlit import ClientStates
-from fedlit.cohort import Cohort
+from fedlit.client.cohort import Cohort
 from fedlit.params import row, stack
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradients
 from fedlit.server.optimizers import SGD

@@ -15,7 +15,7 @@ the paper's 30 cells); sizes then differ from n_i. Where one turn of the clients
 follows, so every sample is handed out.
 
 The shuffles come from Python's generator and not from fedlit.keys, because with seed 1 that gives the paper's
-partition: all 20 sizes of table 5, and 27 of the 30 rows of table 4 (for the other three see table4.py).
+partition: all 20 sizes of table 5, and 27 of the 30 rows of table 4 (for the other three see fedbc_table4.py).
 """
 
 import math
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedlit.data.partition import table4
+from fedlit.data.partition import fedbc_table4
 from fedlit.data.partition.base import (
     Labels,
     Partition,
@@ -63,7 +63,7 @@ class PowerLaw(Partition):
             f"data.partition.exponent is {exponent}. Set it to 1 (nearly equal sizes) or more, such as 1.4.",
         )
         if as_printed:
-            table4.check_cell(num_clients, classes_per_client, exponent)
+            fedbc_table4.check_cell(num_clients, classes_per_client, exponent)
         self.num_clients = num_clients
         self.classes_per_client = classes_per_client
         self.exponent = exponent
@@ -76,10 +76,10 @@ class PowerLaw(Partition):
         check_classes(self.classes_per_client, len(stock))
         amounts = [len(own) for own in stock]
         sizes = power_law_sizes(len(rows), self.num_clients, self.exponent)
-        seed = table4.SEED if self.as_printed else seed
+        seed = fedbc_table4.SEED if self.as_printed else seed
         takes = draw_takes(sizes, amounts, self.classes_per_client, self.exponent, seed)
         if self.as_printed:
-            for client, label, more in table4.changes(amounts, self.classes_per_client, self.exponent):
+            for client, label, more in fedbc_table4.changes(amounts, self.classes_per_client, self.exponent):
                 takes = changed(takes, client, label, more)
         return Parts(collect(takes, stock, self.num_clients))
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedlit.catalogue import metric
+from fedlit.metrics.catalogue import metric
 from fedlit.report.figures.base import Floats
-from fedlit.report.figures.look import inches, panel_width, wrapped
+from fedlit.report.figures.style import inches, panel_width, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

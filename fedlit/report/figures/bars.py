@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlit.catalogue import metric
-from fedlit.measure import ACCURACY, Measure
+from fedlit.metrics.catalogue import metric
+from fedlit.metrics.measures import ACCURACY, Measure
 from fedlit.report.figures.axes import STEPS, show_percent
 from fedlit.report.figures.base import Drawn, Figure, final_values, spread_note
-from fedlit.report.figures.look import WIDE, Style, inches, wrapped
 from fedlit.report.figures.rounds import named
-from fedlit.results import Group
+from fedlit.report.figures.style import WIDE, Style, inches, wrapped
+from fedlit.results.runs import Group
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

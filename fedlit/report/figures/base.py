@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import CLOCK, is_record_column, metric
 from fedlit.errors import RunError
-from fedlit.results import Group, Run
+from fedlit.metrics.catalogue import CLOCK, is_record_column, metric
+from fedlit.results.runs import Group, Run
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedlit.report.figures.axes import TIME, show_metric, show_seconds, show_shares, show_whole
 from fedlit.report.figures.base import Curve, Floats
-from fedlit.report.figures.look import Style, legend_below, name_panels, needs_width, new_panels, title_panels
+from fedlit.report.figures.style import Style, legend_below, name_panels, needs_width, new_panels, title_panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

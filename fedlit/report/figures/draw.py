@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from fedlit.catalogue import CLOCK
-from fedlit.measure import Measure
-from fedlit.report.figures import bars, rounds, servers, swept, users
+from fedlit.metrics.catalogue import CLOCK
+from fedlit.metrics.measures import Measure
+from fedlit.report.figures import bars, rounds, servers, sweep_figures, users
 from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all, states_of
-from fedlit.report.figures.look import DPI, look, styles_of
-from fedlit.results import Group
-from fedlit.run import RunFolder, make_folder
+from fedlit.report.figures.style import DPI, look, styles_of
+from fedlit.results.folder import RunFolder, make_folder
+from fedlit.results.runs import Group
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Picture
@@ -70,9 +70,9 @@ PLANS: dict[str, Plan] = {
     "consensus_by_time": Plan(("cloud/consensus", CLOCK), rounds.consensus_by_time),
     "server_accuracy": Plan(("servers.{}",), servers.server_accuracy, "first"),
     "timeline": Plan(("servers.start_s", "servers.finish_s"), servers.timeline),
-    "against_first_state": Plan((), swept.against_first_state),
-    "swept_at_the_end": Plan((), swept.swept_at_the_end),
-    "swept_by_round": Plan((), swept.swept_by_round),
+    "against_first_state": Plan((), sweep_figures.against_first_state),
+    "swept_at_the_end": Plan((), sweep_figures.swept_at_the_end),
+    "swept_by_round": Plan((), sweep_figures.swept_by_round),
 }
 
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedlit.catalogue import metric
-from fedlit.measure import ACCURACY, Measure
+from fedlit.metrics.catalogue import metric
+from fedlit.metrics.measures import ACCURACY, Measure
 from fedlit.report.figures.base import (
     MOST_PANELS,
     Curve,
@@ -26,8 +26,8 @@ from fedlit.report.figures.base import (
     texts,
 )
 from fedlit.report.figures.curves import MOST_BANDS, curves_figure, group_panels_figure
-from fedlit.report.figures.look import Style, styles_of
-from fedlit.results import Group, Run
+from fedlit.report.figures.style import Style, styles_of
+from fedlit.results.runs import Group, Run
 
 MOST_CLIENT_GROUPS = 12
 _OF_THE_COHORT = ("train/", "min_user/", "max_user/")

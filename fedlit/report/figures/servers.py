@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlit.measure import ACCURACY, Measure
+from fedlit.metrics.measures import ACCURACY, Measure
 from fedlit.report.figures.axes import TIME, show_seconds, show_shares, show_whole
 from fedlit.report.figures.base import MOST_PANELS, Drawn, Figure, Floats, column, panels_note, seeds_of
-from fedlit.report.figures.look import WIDE, Style, legend_below, name_panels, new_panels, title_panels
 from fedlit.report.figures.rounds import named, opening
-from fedlit.results import SERVER_COLUMNS, Group, Run
+from fedlit.report.figures.style import WIDE, Style, legend_below, name_panels, new_panels, title_panels
+from fedlit.results.runs import SERVER_COLUMNS, Group, Run
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

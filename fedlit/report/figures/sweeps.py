@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlit.report.figures.axes import is_number, number
-from fedlit.results import Group
-from fedlit.settings import FINGERPRINTS, is_fingerprint
+from fedlit.results.config_file import FINGERPRINTS, is_fingerprint
+from fedlit.results.runs import Group
 
 _NO_OPTIONS = ("model", "data", "data.partition_hash")
 """The algorithm and the data set have other options each, and a partition follows from options."""

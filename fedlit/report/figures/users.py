@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.catalogue import record_columns, state_label
-from fedlit.measure import ACCURACY, Measure
+from fedlit.metrics.catalogue import record_columns, state_label
+from fedlit.metrics.measures import ACCURACY, Measure
 from fedlit.report.figures.base import MOST_PANELS, Drawn, Figure, Floats, column, panels_note, states_of
-from fedlit.report.figures.clouds import Cloud, Users, clouds_figure, users_figure
-from fedlit.report.figures.look import Style
 from fedlit.report.figures.rounds import named
-from fedlit.results import Group, Run
+from fedlit.report.figures.scatter import Cloud, Users, clouds_figure, users_figure
+from fedlit.report.figures.style import Style
+from fedlit.results.runs import Group, Run
 
 STATE_ROUNDS = (1, 50, 100, 200)
 """FedBC's Fig. 7e; a shorter run is shown at those that it has, and at its end."""

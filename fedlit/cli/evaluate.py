@@ -1,0 +1,55 @@
+"""`fedlit evaluate`: the models of a run, measured once more, on its own data or on others."""
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from fedlit.client.base import Client
+from fedlit.config.parts import parts_of
+from fedlit.data.base import FederatedDataModule
+from fedlit.results.folder import chosen_by
+from fedlit.results.runs import read_json
+from fedlit.trainer.restore import Restored
+from fedlit.trainer.summary import result_table
+from fedlit.trainer.trainer import quiet_lightning
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `fedlit evaluate`."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all metrics there")
+    parser.epilog = "Options of fit that make other data follow: --data.seed 5, --data.root DIR, --data Digits."
+    parser.set_defaults(overrides=[])
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measure and print; returns the exit code."""
+    quiet_lightning()
+    restored = Restored.of(args.run)
+    client, data = parts_of(restored, args.overrides)
+    users = same_users(restored, data)
+    values = measured(restored, client, data, users=users)
+    console = Console()
+    console.print(result_table({"rounds": restored.rounds, "final": values}))
+    if not users:
+        console.print("These are not the users of the run: only its global model was measured.", highlight=False)
+    if args.json is not None:
+        with chosen_by("--json FILE", args.json):
+            args.json.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def same_users(restored: Restored, data: FederatedDataModule) -> bool:
+    """Whether the data's users are those of the run: the same clients with the same samples."""
+    return bool(read_json(restored.folder.partition).get("hash") == data.partition_hash)
+
+
+def measured(restored: Restored, client: Client, data: FederatedDataModule, *, users: bool) -> dict[str, float]:
+    """The metrics of z, and of the users' own models where these are the run's users."""
+    if users:
+        return restored.measuring(client, data).evaluate(None, restored.model)[0]
+    evaluator = restored.evaluator(client, data)
+    with evaluator.evaluating():
+        return evaluator.global_model(restored.model)[0]

@@ -1,0 +1,76 @@
+"""A seat: a process that has imported everything once, and is forked for every `fedlit` that is asked of it.
+
+Importing takes longer than many a run of a search. What is asked for comes by a socket: the words of the command as
+JSON, with the log that it writes to. The answers are the process's id and, when it has ended, its exit code.
+
+python -m fedlit.cli.fork_server_main PARENT SOCKET
+"""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import sys
+from importlib import import_module
+
+from fedlit.cli.main import import_all, main
+
+PR_SET_PDEATHSIG = 1
+FORKS = sys.platform == "linux"
+"""Elsewhere libraries may have threads after an import, which a fork does not survive: there every run imports anew."""
+BYTES = 1 << 16
+LATER = ("fedlit.cli.fit", "matplotlib.backends.backend_agg")
+"""What a run imports when it comes to it, but for pyarrow, which starts a thread."""
+
+
+def end_with(parent: int) -> None:
+    """Ask for SIGTERM when the parent dies, by kill -9 too: the run then ends with its round and can be resumed.
+
+    Only Linux has this. Elsewhere a run whose parent was killed goes on to its end.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before we asked
+        sys.exit(130)
+
+
+def serve(link: socket.socket) -> list[str]:
+    """Answer until the other side is gone; returns in the forked process alone, with its words."""
+    seat = os.getpid()
+    while True:
+        message, logs, _, _ = socket.recv_fds(link, BYTES, 1)
+        while message and not message.endswith(b"\n"):
+            message += link.recv(BYTES)
+        if not message:
+            sys.exit(0)
+        pid = os.fork()
+        if pid == 0:
+            link.close()
+            become(seat, logs[0])
+            return list(json.loads(message))
+        os.close(logs[0])
+        link.send(f"{pid}\n".encode())
+        link.send(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n".encode())
+
+
+def become(seat: int, log: int) -> None:
+    """A process of its own group, so that all it starts can be ended with it, whose words go to the log."""
+    os.setpgid(0, 0)
+    end_with(seat)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    if FORKS:
+        import_all()
+        for name in LATER:
+            import_module(name)
+        import_module("fedlit.engines.compiler").warm_up()
+    asked = serve(socket.socket(fileno=int(sys.argv[2])))
+    if not FORKS:
+        os.execv(sys.executable, [sys.executable, "-m", "fedlit_start", *asked])
+    main(asked)

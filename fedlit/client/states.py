@@ -1,0 +1,324 @@
+"""ClientStates: what the algorithm keeps for each client between rounds.
+
+Rows are kept only for clients that were touched; scalars and whole models alike. They are in memory; whole models can
+be in a file instead (`client/row_store.py`). It knows no algorithm.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlit.client.row_layout import RowLayout
+from fedlit.client.row_store import RowStore, chunks
+from fedlit.client.states_location import check_room
+from fedlit.errors import require
+from fedlit.ranks import Ranks
+
+
+class ModelRow(Enum):
+    """Initial value of a state that is a whole model."""
+
+    RECEIVED = "z at the client's first participation"
+    INITIAL = "z before the first round"
+    ZEROS = "zeros"
+
+
+RECEIVED, INITIAL, ZEROS = ModelRow
+
+StateSpec = dict[str, float | ModelRow]
+
+
+@dataclass(frozen=True)
+class _Before:
+    """What an update replaced: who had rows, of which names, and those that it changed."""
+
+    clients: int
+    names: frozenset[str]
+    slots: Tensor
+    rows: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Disk:
+    """Where whole models go, and the processes that share them."""
+
+    folder: Path
+    ranks: Ranks
+
+
+RESERVED = {
+    "received": "the received model",
+    "trained": "the model of the phase before",
+    "global": "the server's model, where a personal model is chosen",
+    "own": "the tensors of keep_local",
+    "memory": "the local optimiser's state",
+    "loss": "the loss in a step's dict",
+    "task": "the logged loss in a step's dict",
+}
+"""Names that already mean something beside a client's states."""
+
+
+def check_state_names(
+    client: str, kept: StateSpec, sent: StateSpec, carried: Collection[str], attributes: Collection[str]
+) -> None:
+    """Refuse names that could not be told apart from something else.
+
+    Args:
+        client: the class that declares them.
+        kept: its `state_spec`.
+        sent: its `sent_spec`.
+        carried: its `carried_states`.
+        attributes: what the client has under a name of its own already.
+    """
+    for name in carried:
+        require(
+            name in kept, f"{client} carries a state named '{name}', but its state_spec() lacks it. Declare it there."
+        )
+    for name, initial in [*kept.items(), *sent.items()]:
+        what = f"{client}.{'state_spec' if name in kept else 'sent_spec'}() declares a state named '{name}', but"
+        require(
+            not (name in kept and name in sent), f"{what} in both state_spec() and sent_spec(). Rename one of them."
+        )
+        require(name not in RESERVED, f"{what} that name means {RESERVED.get(name)}. Choose another name.")
+        require(name.isidentifier(), f"{what} a step reads it as self.<name>. Choose a Python name, without dots.")
+        require(
+            name not in attributes,
+            f"{what} {client}.{name} is something else already: an attribute that __init__ sets, or one of Client's. "
+            f"In a step self.{name} would mean both. Choose another name, such as 'own_{name}'; if __init__ sets the "
+            "state's first value, leave that line out.",
+        )
+        require(
+            name != "local" or isinstance(initial, ModelRow),
+            f"{what} 'local' is x_i, a whole model, and here it starts as {initial}. Give RECEIVED, INITIAL or ZEROS, "
+            "or choose another name.",
+        )
+
+
+def number_states(spec: StateSpec) -> list[str]:
+    """Names of the states that are one number for each client."""
+    return [name for name, initial in spec.items() if not isinstance(initial, ModelRow)]
+
+
+def row_names(spec: StateSpec, model: Collection[str]) -> list[str]:
+    """Names of the rows of a spec: numbers have one, whole models one for each of these parameters."""
+    return [
+        row
+        for name, initial in spec.items()
+        for row in ([f"{name}.{key}" for key in model] if isinstance(initial, ModelRow) else [name])
+    ]
+
+
+class ClientStates:
+    """Named rows per client, stored densely in the order of first participation.
+
+    The last `update` can be taken back (`discard`) until it is settled (`commit`). Whole models can be kept on disk
+    (`keep_on_disk`); what is one number for each client is always in memory.
+    """
+
+    def __init__(self) -> None:
+        self._slots: dict[int, int] = {}
+        self._rows: dict[str, Tensor] = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+        """Of first values, as far as they were asked for."""
+        self._before: _Before | None = None
+        self._disk: _Disk | None = None
+        self._store: RowStore | None = None
+        self._is_saved_apart = False
+
+    @property
+    def touched(self) -> list[int]:
+        """Ids of the clients that have rows, in the order of their first participation."""
+        return list(self._slots)
+
+    def has(self, client: int) -> bool:
+        """Whether the client has taken part before."""
+        return client in self._slots
+
+    def rows(
+        self, clients: Sequence[int], names: Sequence[str], first: Callable[[], Mapping[str, Tensor]]
+    ) -> dict[str, Tensor]:
+        """Stacked rows of the clients.
+
+        Args:
+            clients: who.
+            names: which rows.
+            first: their first values (stacked likewise), for clients never touched; asked where there are such.
+        """
+        if not names:
+            return {}
+        known = [k for k, client in enumerate(clients) if client in self._slots]
+        kept = self.kept(names, [clients[k] for k in known]) if known else {}
+        if known and len(known) == len(clients):
+            return kept
+        rows = {name: value.clone() for name, value in first().items()}
+        self._dtypes |= {name: value.dtype for name, value in rows.items()}
+        for name in kept:
+            rows[name][known] = kept[name].to(rows[name].dtype)
+        return rows
+
+    def keeps(self, name: str) -> bool:
+        """Whether there are rows of this name."""
+        return name in self._rows or (self._store is not None and self._store.holds(name))
+
+    def kept(self, names: Sequence[str], clients: Sequence[int]) -> dict[str, Tensor]:
+        """Stacked rows of clients that are touched."""
+        slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
+        stored: dict[str, Tensor] = {}
+        if self._store is not None and any(name not in self._rows for name in names):
+            stored = self._store.read(clients)
+        return {name: self._rows[name].index_select(0, slots) if name in self._rows else stored[name] for name in names}
+
+    def column(self, name: str) -> Tensor:
+        """One state of all touched clients, in the order of `touched` (a view where it is in memory)."""
+        return self._rows[name][: len(self._slots)] if name in self._rows else self.kept([name], self.touched)[name]
+
+    def row(self, name: str, client: int) -> Tensor:
+        """One row of one touched client (a view where it is in memory)."""
+        if self._store is not None and name not in self._rows:
+            return self._store.part(name, client)
+        return self._rows[name][self._slots[client]]
+
+    def update(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
+        """Store the stacked rows of these clients, possibly of none; everyone else is untouched.
+
+        Rows keep the type of their first values, whatever a callback has made of them.
+        """
+        rows = {name: value.detach().to(self._dtypes.get(name, value.dtype)) for name, value in rows.items()}
+        stored = {name: value for name, value in rows.items() if self._disk is not None and is_whole_model(value)}
+        if stored and clients:  # first: a full disk changes nothing here
+            self._open_store(stored).write(clients, stored)
+        self._update_memory(clients, {name: value for name, value in rows.items() if name not in stored})
+
+    def _update_memory(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
+        known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
+        held = {name: self._rows[name].index_select(0, known) for name in rows if name in self._rows}
+        self._before = _Before(len(self._slots), frozenset(self._rows), known, held)
+        slots = known
+        if len(known) < len(clients):
+            for client in clients:
+                self._slots.setdefault(client, len(self._slots))
+            slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
+        for name, value in rows.items():
+            self._reserve(name, value)
+            self._rows[name].index_copy_(0, slots, value.to(self._rows[name].dtype))
+
+    def commit(self) -> None:
+        """The last update stands."""
+        self._before = None
+        if self._store is not None:
+            self._store.commit()
+
+    def discard(self) -> None:
+        """Take the last update back, if there is one that is not settled."""
+        if self._store is not None:
+            self._store.discard()
+            self._store = self._store if self._store.clients else None  # nothing is kept yet, of no name
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        self._slots = dict(list(self._slots.items())[: before.clients])
+        self._rows = {name: value for name, value in self._rows.items() if name in before.names}
+        for name, value in before.rows.items():
+            self._rows[name][before.slots] = value
+
+    def _reserve(self, name: str, like: Tensor) -> None:
+        """Grow by doubling, so that a run that meets its clients one by one copies each row twice at most."""
+        held = self._rows.get(name)
+        needed = len(self._slots)
+        if held is not None and len(held) >= needed:
+            return
+        grown = like.new_zeros(max(needed, 2 * len(held) if held is not None else needed), *like.shape[1:])
+        if held is not None:
+            grown[: len(held)] = held
+        self._rows[name] = grown
+
+    # ---- on disk ---------------------------------------------------------------------------------------------------
+
+    def keep_on_disk(self, folder: Path, ranks: Ranks) -> None:
+        """Whole models are kept in a file in this folder from here on; those that are elsewhere go there."""
+        self._disk = _Disk(folder, ranks)
+        if self._store is not None and self._store.path.parent.resolve() == folder.resolve():
+            return
+        in_memory = [name for name, value in self._rows.items() if is_whole_model(value)]
+        names = in_memory if self._store is None else list(self._store.layout.shapes)
+        source, self._store = self._store, None
+        for clients in chunks(self.touched) if names else ():
+            rows = source.read(clients) if source is not None else self.kept(names, clients)
+            store = self._open_store(rows)
+            store.write(clients, rows)
+            store.commit()
+        for name in in_memory:
+            del self._rows[name]
+
+    def keep_in_memory(self) -> None:
+        """The opposite."""
+        self._disk, store, self._store = None, self._store, None
+        if store is not None:
+            self._rows |= self._all_of(store)
+
+    @contextmanager
+    def saved_apart(self) -> Iterator[None]:
+        """Around the writing of last.ckpt: `state_dict` has an index instead of the rows on disk."""
+        self._is_saved_apart = True
+        try:
+            yield
+        finally:
+            self._is_saved_apart = False
+        if self._store is not None:
+            self._store.saved()
+
+    @property
+    def file(self) -> Path | None:
+        """Where whole models are; None where they are in memory, or there are none yet."""
+        return None if self._store is None else self._store.path
+
+    def _open_store(self, like: Mapping[str, Tensor]) -> RowStore:
+        assert self._disk is not None
+        if self._store is None:
+            self._store = RowStore.create(self._disk.folder, RowLayout.of(dict(like)), self._disk.ranks)
+        return self._store
+
+    def _all_of(self, store: RowStore) -> dict[str, Tensor]:
+        """Stacked: all rows on disk, in the order of `touched`."""
+        layout, clients = store.layout, self.touched
+        rows = {n: torch.empty(len(clients), *layout.shapes[n], dtype=layout.dtypes[n]) for n in layout.shapes}
+        done = 0
+        for some in chunks(clients):
+            for name, value in store.read(some).items():
+                rows[name][done : done + len(some)] = value
+            done += len(some)
+        return rows
+
+    # ---- checkpoints -----------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain data only, so that a checkpoint loads with `weights_only=True`."""
+        used = len(self._slots)
+        rows = {name: value[:used].clone() for name, value in self._rows.items()}
+        state: dict[str, Any] = {"clients": self.touched, "rows": rows}
+        if self._store is None:
+            return state
+        if self._is_saved_apart:
+            return state | {"stored": self._store.index()}
+        check_room(used * self._store.layout.width)
+        return state | {"rows": rows | self._all_of(self._store)}
+
+    def load_state_dict(self, state: Mapping[str, Any], folder: Path | None = None, ranks: Ranks | None = None) -> None:
+        """The inverse of `state_dict`; `folder` is the checkpoint's, where its rows on disk are."""
+        self._slots = {client: slot for slot, client in enumerate(state["clients"])}
+        self._rows = {name: value.clone() for name, value in state["rows"].items()}
+        self._before, self._store = None, None
+        if "stored" in state:
+            assert folder is not None, "only a run folder's checkpoints have rows beside them"
+            self._store = RowStore.load(folder, state["stored"], ranks or Ranks())
+
+
+def is_whole_model(rows: Tensor) -> bool:
+    """Whether stacked rows are more than one number for each client."""
+    return rows.shape[1:].numel() > 1

@@ -1,0 +1,148 @@
+"""What a user's step did wrong, in fedlit's words: the class, the method, the line, and what to write instead."""
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedlit.client.step import Batch
+from fedlit.errors import ConfigError
+
+_READS_VALUES = ("data-dependent control flow", ".item()", "dynamic shape", "data pointer of Tensor")
+"""What torch says, mapping or tracing a step, of a branch, of .item(), of a mask as an index, and of .tolist()."""
+_OTHERS = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/", "/site-packages/")
+"""Where code is that the user did not write."""
+
+
+class ValueReadError(ConfigError):
+    """A step asks for the value of a tensor, which one program for many clients does not have."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"{place} asks for the value of a tensor: by a Python branch on it (if, while, and, or), by .item(), "
+            "float(), int(), bool(), .tolist() or .numpy(), or by a mask as an index. The vectorized engine runs one "
+            "step for many clients at once, whose values differ. Write torch.where(condition, a, b) instead, or set "
+            "trainer.engine to sequential."
+        )
+        self.place = place
+
+
+def in_our_words(error: Exception, step: str, batches_per_step: int, net: nn.Module) -> ConfigError | None:
+    """The mistake behind an error that came out of a step such as `FedX.training_step`, or None for any other error."""
+    text, place = str(error), f"{step}{_line(error.__traceback__)}"
+    if "would mutate a captured Tensor" in text:  # torch.func, which the vectorized engine maps with
+        keeper = _keeps_statistics(error.__traceback__, net)
+        what = changed_in_place(place, "a tensor that it was given") if keeper is None else mixed(step, keeper, net)
+        return ConfigError(what)
+    if isinstance(error, RuntimeError) and any(words in text for words in _READS_VALUES):
+        return ValueReadError(place)
+    if isinstance(error, ValueError) and "values to unpack" in text and _holds_batch(error.__traceback__):
+        return ConfigError(
+            f"{place} takes a batch apart into the wrong number of parts ({text}). A batch has three: write "
+            "`x, y, row_weights = batch`, or batch.x and batch.y, and reduce with the weights, which are 0 for "
+            "padding: (losses * row_weights).sum(). self.task_loss(batch) does all of it."
+        )
+    if isinstance(error, TypeError | AttributeError) and "'TensorGroup'" in text:
+        return ConfigError(
+            f"{place} reads a whole model as if it were a tensor or a dict ({text}). Write self.kept('name') for one "
+            "of state_spec(), and self.sent('name') for one of sent_spec(): a dict from parameters' names to tensors."
+        )
+    if isinstance(error, AttributeError) and batches_per_step > 1 and "'tuple' object has no attribute" in text:
+        return ConfigError(
+            f"{place} reads its batch as one, but batches_per_step is {batches_per_step}: a step is given a tuple of "
+            f"that many. Write `first, *others = batch`, and first.x, first.y."
+        )
+    return None
+
+
+def changed_in_place(place: str, what: str) -> str:
+    """A step wrote into something that it may only read."""
+    return (
+        f"{place} changes {what}, but a step may only read the received model (global_params), states and what the "
+        "server sent. Make a new tensor instead (y = x + 1, not x += 1 or self.x = ...). A state that moves from step "
+        "to step is returned in the step's dict, under its name in carried_states()."
+    )
+
+
+def mixed(step: str, keeper: str, net: nn.Module) -> str:
+    """A step passes its net at the parameters of several models, and the net keeps numbers of its passes."""
+    kind = type(net.get_submodule(keeper)).__name__
+    return (
+        f"{step} passes the net at other parameters than its own (task_grad), and '{keeper}' of model.net "
+        f"({type(net).__name__}), a {kind}, changes its buffers in every pass: it would mix the statistics of several "
+        "models. Take a net that keeps none, with GroupNorm or LayerNorm in place of BatchNorm (ResNet20 has "
+        "norm: group), or an algorithm whose step passes the net once: FedAvg, FedBC, Ditto with order: personal_first."
+    )
+
+
+def check_answer(output: object, step: str, carried: tuple[str, ...]) -> None:
+    """A step returns a scalar tensor, or a dict with one as `loss` and the states that it carries."""
+    answer = output if isinstance(output, Mapping) else {"loss": output}
+    if "loss" not in answer:
+        raise ConfigError(
+            f"{step} returned a dict without 'loss' (it has {', '.join(map(str, answer)) or 'nothing'}). Return a "
+            "scalar tensor, or a dict such as {'loss': loss, 'task': task}."
+        )
+    for name in ("loss", "task"):
+        if name in answer:
+            _check_scalar(answer[name], step, name)
+    unknown = sorted(set(answer) - {"loss", "task", *carried})
+    if unknown:
+        raise ConfigError(
+            f"{step} returned '{unknown[0]}', which is neither loss nor task nor named by carried_states(). A state "
+            "that moves with every step is declared in state_spec() and named in carried_states(); return nothing else."
+        )
+
+
+def check_state(value: Tensor, held: Tensor, step: str, name: str) -> None:
+    """A state that a step carries keeps its shape."""
+    if value.shape != held.shape:
+        raise ConfigError(
+            f"{step} returned '{name}' of shape {tuple(value.shape)}, but this state has {tuple(held.shape)}"
+            f"{', one number for each client' if held.dim() == 0 else ''}. Return it in that shape."
+        )
+
+
+def _check_scalar(value: Any, step: str, name: str) -> None:
+    if not isinstance(value, Tensor):
+        what = "nothing" if value is None else f"a {type(value).__name__}"
+        raise ConfigError(
+            f"{step} returned {what} as its {name}, but it must be a scalar tensor. End with `return loss`, without "
+            ".item(), float() or .detach().numpy() on it."
+        )
+    if value.dim():
+        raise ConfigError(
+            f"{step} returned a {name} of shape {tuple(value.shape)}, but it must be one number. Reduce one loss per "
+            "row with the batch's weights, (losses * batch.row_weights).sum(), which leaves padding out; "
+            "self.task_loss(batch) does it."
+        )
+
+
+def _line(trace: TracebackType | None) -> str:
+    """` (mine.py, line 12)`: the innermost line that the user wrote."""
+    own = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _OTHERS)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _keeps_statistics(trace: TracebackType | None, net: nn.Module) -> str | None:
+    """The innermost module of the net that was passed when it failed, where it has buffers of its own: its name."""
+    names = {id(module): name for name, module in net.named_modules()}
+    passed = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace)]
+    inner = next((module for module in reversed(passed) if id(module) in names), None)
+    return names[id(inner)] if isinstance(inner, nn.Module) and has_buffers(inner) else None
+
+
+def _holds_batch(trace: TracebackType | None) -> bool:
+    """Whether the function that failed had a batch at hand."""
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and any(isinstance(value, Batch) for value in trace.tb_frame.f_locals.values())
+
+
+def has_buffers(module: nn.Module) -> bool:
+    """Whether a module itself keeps buffers, whatever those inside it do."""
+    return next(module.buffers(recurse=False), None) is not None

@@ -1,0 +1,141 @@
+"""The client and the data of a run, built anew from its config.yaml: the command line's own, or one that Python wrote.
+
+What Python wrote describes a run (`settings.describe_run`). Where all of it are classes that can be imported, with
+arguments that a config can hold, it builds the run as well; whether it did is checked by describing what was built.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+from jsonargparse import Namespace
+from pytorch_lightning import seed_everything
+
+from fedlit.client.base import Client
+from fedlit.config.fit_cli import FitCLI, plain_refusals
+from fedlit.config.names import resolve_configs
+from fedlit.data.base import FederatedDataModule
+from fedlit.errors import ConfigError
+from fedlit.results.config_file import canonical, flatten, read_config
+from fedlit.trainer.description import describe_client
+from fedlit.trainer.restore import Restored
+
+Parts = tuple[Client, FederatedDataModule]
+INSTEAD = (
+    "Run the script once more with FederatedTrainer(…, resume=True) and the rounds that it had: nothing is trained "
+    "again, and trainer.summary, trainer.test() and trainer.personal_model(3) have what the run found."
+)
+
+
+class RunParts(FitCLI):
+    """The command line of `fit`; the client and the data are made of it, and nothing else."""
+
+    command = "evaluate"
+    description = "The models of a run on its own data, or on those that the options of fit describe (--data.seed 5)."
+
+    def instantiate_classes(self) -> None:
+        """Without a trainer: a logger or a callback may write when it is made."""
+        with plain_refusals():
+            seed_everything(self.config.seed_everything, workers=False, verbose=False)
+            parts = Namespace(  # type: ignore[no-untyped-call]  # jsonargparse's has no types
+                model=self.config.model, data=self.config.data
+            )
+            made = self.parser.instantiate(parts)
+            self.model, self.datamodule = made.model, made.data
+
+
+def parts_of(restored: Restored, overrides: Sequence[str] = ()) -> Parts:
+    """The client, with the run's global model, and the data, set up.
+
+    Args:
+        restored: the run.
+        overrides: options of `fit` that change the data.
+    """
+    path = restored.folder.config
+    described = read_config(path)
+    if "class_path" not in described.get("trainer", {}):
+        client, data = built(path, overrides)
+        restored.load_into(client, data)
+        return client, data
+    client, data = built_from_description(path, described, overrides)
+    restored.load_into(client, data)
+    check_built(path, described, client, data, is_own=not overrides)
+    return client, data
+
+
+def built(config: Path, overrides: Sequence[str]) -> Parts:
+    """What a config and options of `fit` make."""
+    parts = RunParts(resolve_configs(["--config", str(config), *overrides]))
+    client, data = parts.model, parts.datamodule
+    assert isinstance(client, Client)
+    assert isinstance(data, FederatedDataModule)
+    return client, data
+
+
+def built_from_description(path: Path, described: Mapping[str, Any], overrides: Sequence[str]) -> Parts:
+    """What Python described, or a refusal that says why it cannot be built and what to do."""
+    for name, kind in classes_of({part: described[part] for part in ("model", "data")}):
+        if kind.startswith("__main__.") or "<locals>" in kind:
+            raise ConfigError(
+                f"{path.parent} was made from Python: its {name} is {kind}, a class of the script itself, which no "
+                f"command can import. {INSTEAD} Or define the class in a module of its own, and train anew."
+            )
+    with TemporaryDirectory() as place:
+        config = Path(place) / "config.yaml"
+        config.write_text(yaml.safe_dump(buildable(described)), encoding="utf-8")
+        try:
+            return built(config, overrides)
+        except ConfigError as error:
+            why = str(error).replace(str(config), str(path))
+            raise ConfigError(
+                f"{path.parent} was made from Python, and its parts cannot be built from config.yaml: {why} {INSTEAD}"
+            ) from error
+
+
+def classes_of(described: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted name and class of every part in a description."""
+    for name, value in described.items():
+        inner = where if name == "init_args" else f"{where}.{name}".lstrip(".")
+        if name == "class_path":
+            yield where, value
+        elif isinstance(value, Mapping):
+            yield from classes_of(value, inner)
+
+
+def buildable(described: Mapping[str, Any]) -> dict[str, Any]:
+    """The config of the client and the data, without what only tells runs apart."""
+    data = dict(described["data"])
+    data["init_args"] = {name: value for name, value in data["init_args"].items() if name != "partition_hash"}
+    return {
+        "seed_everything": described["trainer"]["init_args"]["seed"],
+        "model": without_fingerprints(described["model"]),
+        "data": without_fingerprints(data),
+    }
+
+
+def without_fingerprints(value: Any) -> Any:
+    """Parts as their class and arguments alone."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {
+        name: one for name, one in value.items() if "class_path" not in value or name in ("class_path", "init_args")
+    }
+    return {name: without_fingerprints(one) for name, one in kept.items()}
+
+
+def check_built(
+    path: Path, described: Mapping[str, Any], client: Client, data: FederatedDataModule, *, is_own: bool
+) -> None:
+    """Refuse parts that are not those of the run: a net with arguments of its own, data from arrays that changed."""
+    doubles = described["trainer"]["init_args"]["precision"] == "64-true"
+    then, now = (flatten(one) for one in (described["model"], describe_client(client, data, doubles=doubles)))
+    other = [name for name in sorted(now) if canonical(then.get(name)) != canonical(now[name])]
+    if is_own and described["data"]["init_args"]["partition_hash"] != data.partition_hash:
+        other.append("data.partition_hash")
+    if other:
+        raise ConfigError(
+            f"{path.parent} was made from Python, and what its config.yaml builds is not what was trained (it differs "
+            f"in {', '.join(other[:3]).replace('init_args.', '')}). {INSTEAD}"
+        )

@@ -1,3 +1,0 @@
-"""`fedlit dashboard`: runs as one HTML file that needs neither a server nor a network."""
-
-from fedlit.dashboard.page import write_dashboard as write_dashboard

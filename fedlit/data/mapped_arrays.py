@@ -1,0 +1,43 @@
+"""Large arrays, once in memory for all processes of a machine.
+
+The array is written to a file in the cache folder, which every process maps: its pages are then one copy, however many
+runs of a sweep use them. (Shared memory proper is often limited to 64 MB in a container, and dies with a bus error.)
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlit.files import cache_home, make_private
+
+SMALLEST = 16_000_000
+"""Bytes from which sharing is worth a file."""
+
+
+def shared(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The same array: a mapped file where it is large and the cache can be written, else as it is."""
+    if array.nbytes < SMALLEST:
+        return array
+    path = cache_home() / "data" / f"{hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]}.bin"
+    try:
+        if make_private(path.parent) is not None:  # others could change the data while a run uses them
+            return array
+        if not path.is_file() or path.stat().st_size != array.nbytes:
+            _write(path, array)
+        mapped = np.memmap(path, np.uint8, "c", shape=array.shape)  # private pages only where somebody writes
+    except OSError:
+        return array
+    return mapped if np.array_equal(mapped, array) else array
+
+
+def _write(path: Path, array: NDArray[np.uint8]) -> None:
+    """To a name of its own first: another process must never map half a file."""
+    draft = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        draft.write_bytes(np.ascontiguousarray(array).data)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,229 @@
+"""Loops of compiled programs without tensor objects.
+
+Inductor's C++ makes a tensor for every buffer and every input of a loop's body, in every turn of the loop. On a small
+net that takes as long as the arithmetic. Where a body consists of kernels that take pointers, its buffers can be pieces
+of memory that are kept from turn to turn.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from fedlit.engines.matmul import TYPES
+
+HEADER = Path(__file__).with_suffix(".h")
+OVERRIDDEN = (
+    "codegen_reinterpret_view",
+    "codegen_subgraph_prefix",
+    "codegen_subgraph_suffix",
+    "codegen_while_loop",
+    "create",
+    "make_buffer_allocation",
+    "make_buffer_free",
+    "make_buffer_reuse",
+    "write_header",
+)
+"""What is replaced of Inductor's writer."""
+
+
+@cache
+def written_out() -> tuple[type[Any], type[Any], type[Any]]:
+    """The operators of `matmul.py`, PRODUCT, MOVED and TURNED, as nodes of Inductor, which is imported on demand."""
+    from fedlit.engines.inductor_nodes import ExternKernelOut, FixedLayout, TensorBox
+
+    class WrittenOut(ExternKernelOut):
+        """A call of a function in `inductor_loops.h`, with all sizes and strides as constants."""
+
+        @classmethod
+        def of(cls, size: Sequence[Any], *inputs: Any) -> Any:
+            """A node with a result of this size."""
+            layout = FixedLayout(inputs[0].get_device(), inputs[0].get_dtype(), list(size))
+            return TensorBox.create(cls(layout, list(inputs)))
+
+        def write(self, wrapper: Any, function: str, numbers: Sequence[Any]) -> None:
+            """One line of C++."""
+            kind = TYPES[self.get_dtype()]
+            given: Any = self.inputs
+            read = [f"(const {kind}*){x.get_name()}.data_ptr() + {x.get_layout().offset}" for x in given]
+            constants = ", ".join(str(int(number)) for number in numbers)
+            out = f"({kind}*){self.get_name()}.data_ptr()"
+            wrapper.writeline(f"{function}<{kind}, {constants}>({', '.join([*read, out])});")
+
+    class Product(WrittenOut):
+        """A product of two matrices, or of two stacks of them."""
+
+        @classmethod
+        def create(cls, a: Any, b: Any) -> Any:
+            """The node of `products.PRODUCT`."""
+            a, b = cls.realize_input(a), cls.realize_input(b)
+            return cls.of([*a.get_size()[:-1], b.get_size()[-1]], a, b)
+
+        def codegen(self, wrapper: Any) -> None:
+            """See `inductor_loops.h`; a single matrix is a stack of one."""
+            factors: Any = self.inputs
+            a, b = factors
+            (*lanes, rows, inner), columns = a.get_size(), b.get_size()[-1]
+            strides = [*a.get_stride(), *b.get_stride()] if lanes else [0, *a.get_stride(), 0, *b.get_stride()]
+            self.write(wrapper, "product", [*(lanes or [1]), rows, columns, inner, *strides])
+
+    class Moved(WrittenOut):
+        """A matrix that is moved by a product."""
+
+        @classmethod
+        def create(cls, x: Any, rate: Any, a: Any, b: Any) -> Any:
+            """The node of `products.MOVED`."""
+            x, rate, a, b = cls.require_contiguous(x), *(cls.realize_input(part) for part in (rate, a, b))
+            return cls.of(x.get_size(), x, rate, a, b)
+
+        def codegen(self, wrapper: Any) -> None:
+            """See `inductor_loops.h`."""
+            given: Any = self.inputs
+            _, _, a, b = given
+            (rows, inner), columns = a.get_size(), b.get_size()[-1]
+            self.write(wrapper, "moved", [rows, columns, inner, *a.get_stride(), b.get_stride()[0]])
+
+    class Turned(WrittenOut):
+        """The transpose of a matrix."""
+
+        @classmethod
+        def create(cls, x: Any) -> Any:
+            """The node of `products.TURNED`."""
+            x = cls.require_contiguous(x)
+            return cls.of(x.get_size()[::-1], x)
+
+        def codegen(self, wrapper: Any) -> None:
+            """See `inductor_loops.h`."""
+            given: Any = self.inputs
+            self.write(wrapper, "turned", given[0].get_size())
+
+    return Product, Moved, Turned
+
+
+@cache
+def lean_wrapper() -> type[Any]:
+    """Inductor's writer of C++ programs, with loops on plain memory where that is possible."""
+    from fedlit.engines.inductor_nodes import (
+        ComputedBuffer,
+        CppWrapperCpu,
+        EnterSubgraphLine,
+        ExitSubgraphLine,
+        NopKernel,
+        carried_names,
+    )
+
+    def size_of(buffer: Any) -> int:
+        """Bytes from its first number to its last; a part of a larger tensor is not as large as that."""
+        last = sum((size - 1) * stride for size, stride in zip(buffer.get_size(), buffer.get_stride(), strict=True))
+        return max(int(last) + 1, 0) * int(buffer.get_dtype().itemsize)
+
+    class LeanWrapper(CppWrapperCpu):
+        """A loop whose body and condition take pointers alone runs on `Plain` memory; any other as Inductor has it."""
+
+        def __init__(self) -> None:
+            self.plain: dict[Any, str] = {}
+            """Graphs that are written so, and the name of their memory."""
+            self.slots = count()
+            super().__init__()
+
+        @staticmethod
+        def create(*_: Any, **__: Any) -> "LeanWrapper":
+            """What Inductor calls."""
+            return LeanWrapper()
+
+        def write_header(self) -> None:
+            """Inductor's, and ours."""
+            super().write_header()
+            self.header.splice(HEADER.read_text())
+
+        def codegen_while_loop(self, while_loop: Any, stack_output: bool = False) -> None:
+            """What is carried is copied once before the loop and once after it."""
+            condition, body = while_loop.cond_subgraph, while_loop.body_subgraph
+            nodes = [*condition.graph.operations, *body.graph.operations]
+            if not all(isinstance(node, (ComputedBuffer, NopKernel, *written_out())) for node in nodes):
+                super().codegen_while_loop(while_loop, stack_output)
+                return
+            memory = f"{while_loop.get_name()}_memory"
+            self.plain |= {condition.graph: memory, body.graph: memory}
+            names = carried_names(self, while_loop)
+            carried = [f"{name}_carried" for name in names]
+            fixed = [f"{memory}_fixed{number}" for number in range(len(while_loop.additional_inputs))]
+            given = [buffer.codegen_reference() for buffer in while_loop.carried_inputs]
+            self.writeline(f"static thread_local Memory {memory};")
+            for own, outer, buffer in zip(carried, given, while_loop.carried_inputs, strict=True):
+                copied = f"{next(self.slots)}, {size_of(buffer)}, {outer}.data_ptr()"
+                self.writeline(f"Plain {own} = {memory}.copy({copied});")
+            for own, buffer in zip(fixed, while_loop.additional_inputs, strict=True):
+                self.writeline(f"const Plain {own}{{(char*){buffer.codegen_reference()}.data_ptr(), 0, 0}};")
+            self.writeline("while (1) {")
+            self.codegen_part(condition, [*carried, *fixed], lambda made: f"if (!*(bool*){made[0]}.data_ptr()) break;")
+            self.codegen_part(body, [*carried, *fixed], lambda made: carry(memory, carried, made))
+            self.writeline("}")
+            for name, own, outer in zip(names, carried, given, strict=True):
+                self.writeline(f"RAIIAtenTensorHandle {name}(as_tensor({own}, {outer}));")
+
+        def codegen_part(self, part: Any, inputs: Sequence[str], ends: Callable[[list[str]], str]) -> None:
+            """The condition or the body, and what is done with its results."""
+            self.writeline(EnterSubgraphLine(self, part.graph))
+            self.codegen_subgraph(part, inputs, ends)
+            self.writeline(ExitSubgraphLine(self))
+
+        def codegen_subgraph_prefix(self, subgraph: Any, outer_inputs: Any, outer_outputs: Any) -> None:
+            """Inputs are the same memory under other names."""
+            if subgraph.graph not in self.plain:
+                super().codegen_subgraph_prefix(subgraph, outer_inputs, outer_outputs)
+                return
+            for inner, outer in zip(subgraph.graph.graph_inputs, outer_inputs, strict=True):
+                self.writeline(f"const Plain {inner} = {outer};")
+
+        def codegen_subgraph_suffix(self, subgraph: Any, outer_inputs: Any, outer_outputs: Any) -> None:
+            """Ours has a function of the results where Inductor has their names."""
+            if subgraph.graph not in self.plain:
+                super().codegen_subgraph_suffix(subgraph, outer_inputs, outer_outputs)
+                return
+            self.writeline(outer_outputs([made.codegen_reference() for made in subgraph.graph.graph_outputs]))
+
+        @property
+        def own_memory(self) -> str | None:
+            """The memory of the graph that is being written, where it has plain one."""
+            return self.plain.get(self.get_codegened_graph())
+
+        def make_buffer_allocation(self, buffer: Any) -> str:
+            """A piece of its own for every buffer."""
+            if self.own_memory is None:
+                return str(super().make_buffer_allocation(buffer))
+            return f"const Plain {buffer.get_name()} = {self.own_memory}.piece({next(self.slots)}, {size_of(buffer)});"
+
+        def make_buffer_free(self, buffer: Any) -> str:
+            """Memory is kept."""
+            return str(super().make_buffer_free(buffer)) if self.own_memory is None else ""
+
+        def make_buffer_reuse(self, old: Any, new: Any, delete_old: bool) -> str:
+            """The same piece, whatever its shape."""
+            if self.own_memory is None:
+                return str(super().make_buffer_reuse(old, new, delete_old))
+            return f"const Plain {new.get_name()} = {old.get_name()};"
+
+        def codegen_reinterpret_view(
+            self, data: Any, size: Any, stride: Any, offset: Any, writeline: Any, dtype: Any = None
+        ) -> str:
+            """The same piece, from another place on."""
+            if self.own_memory is None:
+                return str(super().codegen_reinterpret_view(data, size, stride, offset, writeline, dtype))
+            return f"{data.get_name()}.from({int(offset) * int(data.get_dtype().itemsize)})"
+
+    check_overridden(LeanWrapper, CppWrapperCpu)
+    return LeanWrapper
+
+
+def check_overridden(ours: type[Any], theirs: type[Any]) -> None:
+    """Where Inductor has renamed what we replace, ours would be called no more, and nothing would say so."""
+    lost = sorted(name for name in OVERRIDDEN if not (name in vars(ours) and hasattr(theirs, name)))
+    if lost:
+        raise AttributeError(f"Inductor's writer of C++ has no {', '.join(lost)}")
+
+
+def carry(memory: str, carried: Sequence[str], made: Sequence[str]) -> str:
+    """What a turn has made becomes what the next one begins with."""
+    return " ".join(f"{memory}.carry({own}, {result});" for own, result in zip(carried, made, strict=True))

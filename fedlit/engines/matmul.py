@@ -1,0 +1,166 @@
+"""Products of matrices in compiled programs that are written out with all sizes as constants (`inductor_loops.h`).
+
+While a program is traced, our operator stands for torch's (`stand_ins`) where it is faster: in products of small
+matrices, for which a call of a library takes longer than the product itself, and in those whose second matrix lies as
+it is read. A step on a layer's weights, x - rate * a b, becomes one operator, so that the product is not written to
+memory (`join_step`). For both, large weights are kept turned while a client trains (`are_turned`). Programs with
+convolutions have small products alone: the others were slower there.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MOST_TERMS, MOST_NUMBERS = 250_000, 32_768
+"""Multiplications in a product of two matrices up to which ours is faster than a library's, and numbers of the second
+matrix, which may be copied onto a thread's stack."""
+MOST_TERMS_BESIDE, LEAST_COLUMNS = 8_000_000, 16
+"""The same where the second matrix's columns lie side by side, and as many of them as the widest vector has numbers."""
+
+TYPES = {torch.float32: "float", torch.float64: "double"}
+"""Numbers that they can be of, and how C++ names them."""
+
+_LIBRARY = torch.library.Library("fedlit_products", "DEF")  # type: ignore[no-untyped-call]  # torch's
+_DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
+    "product": ("(Tensor a, Tensor b) -> Tensor", lambda a, b: a.new_empty(*a.shape[:-1], b.shape[-1])),
+    "moved": ("(Tensor x, Tensor rate, Tensor a, Tensor b) -> Tensor", lambda x, rate, a, b: torch.empty_like(x)),
+    "turned": ("(Tensor x) -> Tensor", lambda x: x.new_empty(x.shape[1], x.shape[0])),
+    "held": ("(Tensor x) -> Tensor", torch.empty_like),
+}
+"""Arguments of each operator, and an empty tensor of its result's shape. They exist in compiled programs alone."""
+for _name, (_arguments, _shaped) in _DECLARED.items():
+    _LIBRARY.define(_name + _arguments)  # type: ignore[no-untyped-call]
+    torch.library.register_fake(f"fedlit_products::{_name}", _shaped, lib=_LIBRARY)
+
+_LIBRARY.impl("turned", lambda x: x.t().contiguous(), "CPU")  # type: ignore[no-untyped-call]  # for example tensors
+
+PRODUCT = torch.ops.fedlit_products.product.default
+"""([lanes,] rows, inner) times ([lanes,] inner, columns)."""
+MOVED = torch.ops.fedlit_products.moved.default
+"""x - rate * a b for a matrix x."""
+TURNED = torch.ops.fedlit_products.turned.default
+"""The transpose of a matrix, written to memory."""
+HELD = torch.ops.fedlit_products.held.default
+"""Its argument, which is written to memory."""
+
+
+def stand_ins(*, beside: bool) -> dict[Any, Callable[..., Any]]:
+    """What stands for torch's operators while a program is traced.
+
+    Args:
+        beside: also for products that are not small, where the second matrix lies as it is read.
+    """
+
+    def is_ours(a: Tensor, b: Tensor) -> bool:
+        if a.dtype not in TYPES or not a.numel() or not b.numel():
+            return False
+        numbers, columns = b.shape[-2] * b.shape[-1], b.shape[-1]
+        terms = a.shape[-2] * numbers
+        lies_beside = beside and b.stride(-1) == 1 and columns >= LEAST_COLUMNS and terms <= MOST_TERMS_BESIDE
+        return lies_beside or (numbers <= MOST_NUMBERS and terms <= MOST_TERMS)
+
+    def product(a: Tensor, b: Tensor) -> Any:
+        return PRODUCT(a, b) if is_ours(a, b) else NotImplemented
+
+    def sum_with_product(c: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+        if not is_ours(a, b):
+            return NotImplemented
+        scaled = PRODUCT(a, b) if alpha == 1 else alpha * PRODUCT(a, b)
+        return (c if beta == 1 else beta * c) + scaled
+
+    aten = torch.ops.aten
+    return {aten.bmm.default: product, aten.mm.default: product, aten.addmm.default: sum_with_product}
+
+
+def is_matrix(value: Tensor) -> bool:
+    """Whether it is one that they can take."""
+    return value.dim() == 2 and value.dtype in TYPES
+
+
+def are_turned(weights: Tensor, rows: int) -> bool:
+    """Whether a layer's weights (out, in) are to be kept as (in, out), for batches of so many rows.
+
+    x W^T then reads them as they lie, and a step writes them in order. Small ones fit where the order does not matter.
+    """
+    return min(weights.shape) >= LEAST_COLUMNS and MOST_TERMS < rows * weights.numel() <= MOST_TERMS_BESIDE
+
+
+def prepare_steps(graph: torch.fx.Graph) -> None:
+    """Gradients of turned weights are computed turned, and a step of SGD, x - rate * a b, becomes one operator."""
+    turn_gradients(graph)
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sub.Tensor):
+        join_step(node)
+    graph.eliminate_dead_code()
+
+
+def turn_gradients(graph: torch.fx.Graph) -> None:
+    """(a b)^T^T, as torch writes a layer's gradient, is (b^T a^T)^T where the weights are returned turned."""
+    returned = graph.output_node().all_input_nodes
+    shapes = {_value(_turned(node)).shape for node in returned if _turned(node) is not None}
+    for product in graph.find_nodes(op="call_function", target=PRODUCT):
+        again = _only_user(_only_user(product))
+        if again is None or _turned(_turned(again)) is not product or _value(product).shape not in shapes:
+            continue
+        a, b = product.args
+        with graph.inserting_before(product):
+            turned = _call(PRODUCT, _call(_T, b), _call(_T, a))
+            again.replace_all_uses_with(_call(_T, turned))
+
+
+def join_step(node: torch.fx.Node) -> None:
+    """x - rate * a b as one operator, if nothing else reads the product; then it is not written to memory."""
+    given: Any = node.args
+    x, scaled = given
+    if node.kwargs or _calls(scaled) is not torch.ops.aten.mul.Tensor or _only_user(scaled) is None:
+        return
+    rate, gradient = scaled.args
+    is_turned = _turned(gradient) is not None
+    product = _turned(gradient) if is_turned else gradient
+    if _calls(product) is not PRODUCT or _only_user(gradient) is None or _only_user(product) is None:
+        return
+    if not all(isinstance(part, torch.fx.Node) for part in (x, rate)):
+        return
+    own, made, factor = _value(x), _value(product), _value(product.args[1])
+    if not is_matrix(own):
+        return
+    own = own.t() if is_turned else own
+    lies_beside = own.is_contiguous() and factor.stride(-1) == 1 and factor.shape[-1] >= LEAST_COLUMNS
+    if own.shape != made.shape or not lies_beside:
+        return
+    if _value(rate).dim() or not own.dtype == made.dtype == _value(rate).dtype:
+        return
+    with node.graph.inserting_before(node):
+        moved = _call(MOVED, _call(_T, x) if is_turned else x, rate, *product.args)
+        node.replace_all_uses_with(_call(_T, moved) if is_turned else moved)
+
+
+_T = torch.ops.aten.t.default
+
+
+def _value(node: Any) -> Tensor:
+    value: Tensor = node.meta["val"]
+    return value
+
+
+def _calls(node: Any) -> Any:
+    """The operator that it is a call of, or None."""
+    return node.target if isinstance(node, torch.fx.Node) and node.op == "call_function" else None
+
+
+def _turned(node: Any) -> Any:
+    """What it is the transpose of, or None."""
+    return node.args[0] if _calls(node) is _T else None
+
+
+def _only_user(node: Any) -> Any:
+    """Who reads it, or None where that is not one alone."""
+    return next(iter(node.users)) if isinstance(node, torch.fx.Node) and len(node.users) == 1 else None
+
+
+def _call(operator: Any, *args: torch.fx.Node) -> torch.fx.Node:
+    """A call in the graph of its first argument, at the place where nodes are being inserted."""
+    made = args[0].graph.call_function(operator, args)
+    made.meta["val"] = operator(*(_value(arg) for arg in args))
+    return made

@@ -1,0 +1,230 @@
+"""Lanes without the interpreter: mini-batches are drawn, and clients swapped, in C++ (`native.cpp`).
+
+On a small net the Python around the steps takes as long as the steps, and worker threads have to do it one after the
+other. Numbers are the same to the bit: the draws are NumPy's, which is tried once, and the program is the same.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlit.engines.base import BatchPlan, Planner, Store, plan_batches, row_weights
+from fedlit.engines.compiler import missing_operators
+from fedlit.engines.program import LocalProgram
+from fedlit.engines.progress import Tally
+from fedlit.engines.vectorized import CompiledForm, Job, Run, Task, VectorizedEngine, Worker, one_thread
+from fedlit.errors import located
+from fedlit.keys import Purpose, generator
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+PATIENCE_S = 0.1
+"""C++ returns after a client's end from then on: Ctrl-C and the terminal's line need the interpreter."""
+
+_LIBRARY = torch.library.Library("fedlit_lanes", "DEF")  # type: ignore[no-untyped-call]  # torch's
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "plan(Tensor jobs, Tensor rows, Tensor(a!) index, Tensor(b!) weights, Tensor(c!) step, int[] draws, int window, "
+    "int until) -> ()"
+)
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "train(int entry, Tensor(a!)[] flats, Tensor(b!)[] reads, Tensor(c!)[] rest, Tensor[] jobs, Tensor(d!) out, "
+    "Tensor[] context, int[] places, Tensor rows, int[] draws, bool plans, int[] now, int[] until, float seconds) "
+    "-> int[]"
+)
+
+
+@cache
+def missing_lanes() -> str | None:
+    """Why clients cannot be planned and swapped in C++ on this machine, or None."""
+    reason = missing_operators(SOURCE)
+    return reason or (None if _draws_as_numpy() else "this NumPy shuffles in another way")
+
+
+def _draws_as_numpy() -> bool:
+    """Whether a plan of C++ is NumPy's: what a Generator draws is not promised to stay for ever."""
+    rows = np.arange(100, 137)
+    plan = plan_batches(generator(7, Purpose.BATCHES, round=3, client=5, index=1), rows, 12, 8, 5)
+    index, weights = torch.zeros(12, 1, 8, dtype=torch.int64), torch.zeros(12, 1, 8, dtype=torch.float64)
+    job, step = torch.tensor([[0, 0, 0, 12, 0, len(rows), 5, 3 << 32 | 5]]), torch.zeros(12, 1, dtype=torch.int64)
+    draws = [7, 1, Purpose.BATCHES, 8]
+    torch.ops.fedlit_lanes.plan(job, torch.from_numpy(rows), index, weights, step, draws, 0, 12)
+    same_rows = np.array_equal(index[:, 0].numpy(), plan.index)
+    return same_rows and np.array_equal(weights[:, 0].numpy(), row_weights(plan.counts, 8))
+
+
+class NativeWorker(Worker):
+    """One thread's lanes, whose clients are planned and swapped in C++."""
+
+    def __init__(self, run: Run, program: LocalProgram, capacity: int, like: Tensor) -> None:
+        super().__init__(run, program, capacity, like)
+        self._clock = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+        self._store: Store | None = None
+        self._own: Store = {}
+
+    @property
+    def entry(self) -> int | None:
+        """Where its program begins in memory; None where C++ cannot run it."""
+        known = isinstance(self.run, CompiledForm) and not self.context.as_bytes
+        return self.run.entry if known else None  # type: ignore[attr-defined]  # a CompiledForm's
+
+    def train(self, timeline: list[list[Job]], task: Task) -> None:
+        """Run every job of these lanes."""
+        if self.entry is None:
+            super().train(timeline, task)
+            return
+        finish(Share(self, timeline, task), task)
+
+    def rest(self, task: Task) -> list[Tensor]:
+        """What the program takes beside lanes, under tensor objects of this worker's own (`Task.for_one_thread`)."""
+        assert isinstance(self.run, CompiledForm)
+        if self._store is not task.store:
+            self._store, self._own = task.store, task.for_one_thread().store
+        return self.run.rest(task.lr.clone(), self._own, self.schedule, *self._clock)
+
+    def pieces(self, task: Task) -> dict[int, Tensor]:
+        """What clients' steps read, by its place in a lane's row."""
+        held, dtype = task.context, self.read.dtype
+        return {place.start: in_rows(held[name].to(dtype)) for name, place in self.context.places.items()}
+
+    def fill(self, timeline: list[list[Job]], plans: "Plans", window: int) -> None:
+        """A window of the schedule, where Python draws it."""
+        self._fill(timeline, plans.batches, plans.keys, window)
+
+
+@dataclass(frozen=True)
+class Plans:
+    """By row: mini-batches and keys of masks, where C++ does not draw them."""
+
+    batches: dict[int, BatchPlan]
+    keys: dict[int, np.ndarray]
+
+
+class Share:
+    """A worker's part of a cohort, and how far it is.
+
+    Args:
+        worker: who does it.
+        timeline: the jobs of each of its lanes.
+        task: what all workers share.
+    """
+
+    def __init__(self, worker: NativeWorker, timeline: list[list[Job]], task: Task) -> None:
+        self.worker, self.timeline = worker, timeline
+        self.table = table(timeline, task.plan)
+        self.jobs = torch.from_numpy(self.table)
+        self.rest = worker.rest(task)
+        self.now, self.length = 0, int(self.table[:, 3].max(initial=0))
+        self.plans: Plans | None = None
+        if task.plan.vary is not None or worker.draws:  # rows are augmented, or steps have masks
+            rows = self.table[:, 1].tolist()
+            keys = {row: task.keys(row) for row in rows} if worker.draws else {}
+            self.plans = Plans({row: task.plan(row) for row in rows}, keys)
+        worker.flat.zero_()  # idle lanes compute too; what they hold must stay finite
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all its clients are."""
+        return self.now >= self.length
+
+    def until(self) -> int:
+        """Where C++ may come before it needs Python; fills the schedule where Python draws it."""
+        if self.plans is None:
+            return self.length
+        capacity = len(self.worker.schedule.rows)
+        if self.now % capacity == 0:
+            self.worker.fill(self.timeline, self.plans, self.now)
+        return min(self.length, (self.now // capacity + 1) * capacity)
+
+    def come(self, now: int, tally: Tally) -> None:
+        """C++ has come to this step."""
+        begins, ends = self.table[:, 2], self.table[:, 3]
+        steps = np.minimum(ends, now) - np.maximum(begins, self.now)
+        done = int(np.count_nonzero((ends > self.now) & (ends <= now)))
+        tally.count(clients=done, steps=int(steps.clip(0).sum()))
+        self.now = now
+
+
+def advance(shares: Sequence[Share], task: Task) -> None:
+    """Each of these shares goes on, in threads of C++, to its end or, once the time is over, to a client's end."""
+    workers, planner = [share.worker for share in shares], task.plan
+    pieces = workers[0].pieces(task)
+    until = [share.until() for share in shares]
+    with located(lambda: _place(shares, task)):
+        reached = torch.ops.fedlit_lanes.train(
+            workers[0].entry,
+            [worker.flat for worker in workers],
+            [worker.read for worker in workers],
+            [tensor for share in shares for tensor in share.rest],
+            [share.jobs for share in shares],
+            task.out,
+            list(pieces.values()),
+            list(pieces),
+            planner.rows,
+            [planner.seed, planner.stream, Purpose.BATCHES, planner.size],
+            shares[0].plans is None,
+            [share.now for share in shares],
+            until,
+            PATIENCE_S,
+        )
+    for share, now in zip(shares, reached, strict=True):
+        share.come(now, task.tally)
+
+
+class NativeEngine(VectorizedEngine):
+    """The vectorized engine with native workers: a short round is one call of C++ for all of them."""
+
+    worker = NativeWorker
+    _is_long = False
+    """Whether the last round took so long that workers should not wait for each other before the end."""
+
+    def _say_who_drives(self, form: CompiledForm) -> None:
+        """Also where torch's programs begin in another way."""
+        if form.entry is None:
+            self.why_python = "the entry of torch's compiled programs is not found under the name that it had"
+        super()._say_who_drives(form)
+
+    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[Job]]], task: Task) -> None:
+        workers = [worker for worker in crew if isinstance(worker, NativeWorker) and worker.entry is not None]
+        if len(workers) < len(crew):
+            super()._run_in_threads(crew, shares, task)
+            return
+        own = [Share(worker, share, task) for worker, share in zip(workers, shares, strict=True)]
+        began = time.monotonic()
+        if not self._is_long:
+            with one_thread():
+                advance(own, task)
+        left = [share for share in own if not share.is_done]
+        if left:
+            self._in_threads([partial(finish, share, task) for share in left])
+        self._is_long = time.monotonic() - began > PATIENCE_S
+
+
+def finish(share: Share, task: Task) -> None:
+    """Up to its end, whatever the others do."""
+    while not share.is_done:
+        advance([share], task)
+
+
+def table(timeline: list[list[Job]], planner: Planner) -> np.ndarray:
+    """(jobs, 8) lane, row, start, end; where its rows begin, how many, batches of a pass over them, the draws' key."""
+    jobs = np.empty((sum(map(len, timeline)), 8), dtype=np.int64)
+    if len(jobs):
+        jobs[:, :4] = [(lane, job.row, job.start, job.end) for lane, own in enumerate(timeline) for job in own]
+        jobs[:, 4:] = planner.draws[jobs[:, 1]]
+    return jobs
+
+
+def in_rows(value: Tensor) -> Tensor:
+    """Stacked rows, each of which lies in one piece."""
+    return value if value.dim() == 1 or value[0].is_contiguous() else value.contiguous()
+
+
+def _place(shares: Sequence[Share], task: Task) -> str:
+    """Of an error: who was not done."""
+    rows = [row for share in shares for row in share.table[share.table[:, 3] > share.now, 1]]
+    return f"{task.where} of one of the clients {', '.join(map(str, sorted(task.clients[row] for row in rows)))}"

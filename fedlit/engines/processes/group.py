@@ -1,0 +1,152 @@
+"""RankGroup: several processes as `Ranks`: work is split, its rows are gathered on all of them in its order."""
+
+import io
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedlit.client.row_layout import RowLayout
+from fedlit.engines.processes.connections import Connections
+from fedlit.engines.processes.monitor import Monitor
+from fedlit.engines.processes.start_rank import set_death_signal
+from fedlit.params import Params
+from fedlit.ranks import Ranks, divide
+
+T = TypeVar("T")
+_latest: "RankGroup | None" = None
+
+
+def another_rank_reports() -> bool:
+    """Whether an error is told to the user by another process of the run."""
+    return _latest is not None and _latest.rank != _latest.reporting_rank
+
+
+class RankGroup(Ranks):
+    """The processes of a run, joined.
+
+    Args:
+        monitor: what they know of each other.
+        connections: between them.
+        here: ranks on this machine.
+    """
+
+    def __init__(self, monitor: Monitor, connections: Connections, here: int) -> None:
+        super().__init__()
+        global _latest
+        _latest = self
+        self.monitor, self.connections = monitor, connections
+        self.rank, self.size, self.here = monitor.rank, len(monitor.members), here
+
+    @property
+    def reporting_rank(self) -> int:
+        """The first rank that is not lost."""
+        ending = self.monitor.ending
+        return 1 if ending is not None and ending.is_lost and ending.rank == 0 else 0
+
+    # ---- work --------------------------------------------------------------------------------------------------------
+
+    def split_work(
+        self, costs: Sequence[float], compute: Callable[[list[int]], Params], lengths: Sequence[int] | None = None
+    ) -> Params:
+        """Each rank its part; a rank without any only receives."""
+        if not costs:
+            return compute([])
+        shares = divide(costs, self.size)
+        mine = shares[self.rank]
+        with self.monitor.working(True):
+            rows = compute(mine) if mine else {}
+        counts = [1] * len(costs) if lengths is None else list(lengths)
+        return self._gathered(rows, shares, counts)
+
+    def _gathered(self, rows: Params, shares: list[list[int]], counts: list[int]) -> Params:
+        """Every rank's rows, in the items' order."""
+        layouts = self.all_gather(RowLayout.of(rows).to_json())
+        layout = RowLayout.agreed([RowLayout.from_json(layout) for layout in layouts])
+        with self.profile("communicate"):
+            sizes = [sum(counts[item] for item in share) for share in shares]
+            whole = torch.empty(sum(sizes), layout.width, dtype=torch.uint8)
+            parts = torch.split(whole, sizes)
+            layout.write(rows, parts[self.rank])
+            self.connections.broadcast(parts)
+            return layout.read(whole.index_select(0, rows_in_order(shares, counts)))
+
+    # ---- agreement ---------------------------------------------------------------------------------------------------
+
+    def all_gather(self, value: T) -> list[T]:
+        """It travels as JSON."""
+        self.monitor.check()
+        with self.profile("wait"):
+            message = json.dumps(value, default=os.fspath).encode()
+            return [json.loads(part) for part in self.connections.all_gather(message)]
+
+    def broadcast(self, value: T) -> T:
+        """The first rank's; others need not have one."""
+        return self.all_gather(value if self.is_first else None)[0]  # type: ignore[return-value]  # the first one's is a T
+
+    def any_rank(self, claims: Sequence[bool]) -> list[bool]:
+        """Of each claim whether it holds on any rank."""
+        return [any(claim) for claim in zip(*self.all_gather(list(claims)), strict=True)]
+
+    def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """Overwrite the tensors with the first rank's, in place."""
+        self.all_gather(None)
+        for value in tensors.values():
+            sent = value.detach().contiguous()
+            self.connections.broadcast([sent])
+            value.detach().copy_(sent)
+
+    def broadcast_checkpoint(self, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
+        """The first rank's, however large, as the bytes of a file that holds tensors and plain data alone."""
+        file = io.BytesIO()
+        if self.is_first:
+            torch.save(checkpoint, file)
+        size = self.broadcast(file.tell())
+        content = torch.frombuffer(bytearray(file.getvalue().ljust(size, b"\0")), dtype=torch.uint8)
+        self.connections.broadcast([content])
+        found: dict[str, Any] = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+        return found
+
+    def heartbeat(self) -> None:
+        """A sign of progress; what another rank has raised is raised here too."""
+        self.monitor.step()
+
+    @contextmanager
+    def without_timeout(self) -> Iterator[None]:
+        """Being alive is enough."""
+        with self.monitor.working(False):
+            yield
+
+    # ---- the end -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def taking_leave(self) -> Iterator[None]:
+        """A run: all ranks come to its end, or all end with the error of the one that failed.
+
+        Until then the monitor sees to it that this process does not outlive the first rank: it also says why.
+        """
+        death_signal = set_death_signal(0)
+        try:
+            yield
+            self.all_gather(None)
+        except BaseException as error:
+            self.monitor.tell(error)
+            self.connections.close()
+            raise
+        finally:
+            self.monitor.leave()
+            self.connections.close()
+            set_death_signal(death_signal)
+
+
+def rows_in_order(shares: list[list[int]], counts: list[int]) -> Tensor:
+    """Where each row of the items, in their order, lies among the ranks' rows one below the other."""
+    starts, start = {}, 0
+    for item in (item for share in shares for item in share):
+        starts[item] = start
+        start += counts[item]
+    return torch.cat([torch.arange(starts[item], starts[item] + counts[item]) for item in range(len(counts))])

@@ -1,0 +1,173 @@
+"""Where the processes of a run find each other: torch's store, on this machine alone unless the run has several.
+
+One command that starts all ranks gives them a file in a folder that only its user may enter. torchrun and SLURM give
+an address, where torch's store answers everybody: docs/scaling.md says what that means.
+"""
+
+import atexit
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not listed
+
+from fedlit.engines.processes.monitor import Member
+from fedlit.errors import ConfigError, RankError
+
+START_S = 600.0
+"""How long ranks wait for each other at the start: machines of a cluster do not start at the same moment."""
+HOST = "127.0.0.1"
+LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+FOLDER = "FEDLIT_RANKS"
+"""A variable with the private folder of ranks that one command started."""
+SECRETS = ("FEDLIT_SECRET", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
+"""Variables that are equal on all ranks of a run, the best one first: the user's, and names that launchers give."""
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Which process of a run this one is, as its launcher says."""
+
+    rank: int
+    size: int
+    """Processes of the run."""
+    nodes: int
+    """Machines of the run."""
+    address: str
+    """Of the first process's machine."""
+    port: int
+
+
+class Rendezvous:
+    """For all runs of this process: the store stays."""
+
+    def __init__(self) -> None:
+        self.store: Store | None = None
+        self.runs = 0
+
+    def open(self, seat: Seat) -> Store:
+        """The store: a private file where one command started all ranks; else the launcher's, or the first rank's."""
+        if seat.nodes == 1:
+            os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
+            if FOLDER in os.environ:
+                folder = os.environ.pop(FOLDER)  # it is not for processes that this one starts
+                atexit.register(remove_if_orphaned, folder, os.getppid())
+                return FileStore(f"{folder}/store", -1)
+        is_server = seat.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if is_server and seat.nodes == 1:
+            return serve_here(seat.port, START_S, f"MASTER_PORT is {seat.port}", "Give another one")
+        address, patience = HOST if seat.nodes == 1 else seat.address, timedelta(seconds=START_S)
+        return TCPStore(address, seat.port, is_master=is_server, timeout=patience, wait_for_workers=False)
+
+    def meet(self, seat: Seat, check: Callable[[], None]) -> tuple[Store, list[Member]]:
+        """Wait until every rank has come to this run; returns a store of its own, and who they are.
+
+        Args:
+            seat: this process's.
+            check: raises where somebody will not come.
+        """
+        self.store = self.store or PrefixStore("fedlit", self.open(seat))
+        self.runs += 1
+        size, store = seat.size, PrefixStore(str(self.runs), self.store)
+        me = Member(seat.rank, os.getpid(), socket.gethostname(), machine())
+        store.set(f"member/{seat.rank}", introduce(me, self.runs))
+        missing, deadline = list(range(size)), time.monotonic() + START_S
+        while missing := [rank for rank in missing if not store.check([f"member/{rank}"])]:
+            check()
+            if time.monotonic() > deadline:
+                raise RankError(
+                    f"Rank {missing[0]} has not come within {START_S:.0f} s ({len(missing)} of {size} are missing). "
+                    "Start every rank with the same command, and let it reach the first rank's machine."
+                )
+            time.sleep(0.02)
+        return store, [recognize(store.get(f"member/{rank}"), rank, self.runs) for rank in range(size)]
+
+
+RENDEZVOUS = Rendezvous()
+
+
+def make_private_folder() -> None:
+    """Where the ranks of one command meet, unless it has one: nobody but this user may enter it."""
+    main, folder = os.getpid(), tempfile.mkdtemp(prefix="fedlit-")  # mode 700
+    os.environ[FOLDER] = folder
+    atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == main else None)
+
+
+def remove_if_orphaned(folder: str, parent: int) -> None:
+    """Tidy up after a process that was killed."""
+    if os.getppid() != parent:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve_here(port: int, patience: float, asked: str, remedy: str) -> TCPStore:
+    """A store that only processes of this machine reach: torch's own socket would listen on all addresses.
+
+    Args:
+        port: to listen on; 0 takes a free one.
+        patience: seconds that others may wait for an answer.
+        asked: who gave the port, as the beginning of an error's sentence.
+        remedy: the last sentence of the error, without its full stop.
+    """
+    try:
+        held = socket.create_server((HOST, port))
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"{asked}, on which this process cannot listen: it is in use, or not allowed to this user. {remedy}."
+        ) from error
+    return TCPStore(
+        HOST,
+        held.getsockname()[1],
+        is_master=True,
+        timeout=timedelta(seconds=patience),
+        wait_for_workers=False,
+        master_listen_fd=held.detach(),
+    )
+
+
+# ---- who is trusted --------------------------------------------------------------------------------------------------
+
+
+def introduce(member: Member, run: int) -> str:
+    """What a rank says of itself, signed with what only ranks of this run know."""
+    said = json.dumps(astuple(member))
+    return json.dumps({"member": said, "signature": sign(said, run)})
+
+
+def recognize(introduction: bytes, rank: int, run: int) -> Member:
+    """Who came as that rank; RankError where it does not know the secret."""
+    try:
+        told = json.loads(introduction)
+        if hmac.compare_digest(told["signature"], sign(told["member"], run)):
+            member = Member(*json.loads(told["member"]))
+            if member.rank == rank:
+                return member
+    except (ValueError, KeyError, TypeError, AttributeError):
+        pass
+    raise RankError(
+        f"A process came as rank {rank} that does not know this run's secret ({' or '.join(SECRETS)}): it belongs to "
+        "another run, or to somebody else. Give every machine the same FEDLIT_SECRET, and this run its own MASTER_PORT."
+    )
+
+
+def sign(said: str, run: int) -> str:
+    """Of a rank of the run with that number."""
+    secret = next((os.environ[name] for name in SECRETS if name in os.environ), "")
+    return hmac.new(secret.encode(), f"{run} {said}".encode(), hashlib.sha256).hexdigest()
+
+
+def machine() -> str:
+    """Equal for processes that see each other's process ids: containers of one machine need not, and share its name."""
+    if sys.platform != "linux":
+        return str(uuid.getnode())
+    return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"

@@ -1,0 +1,264 @@
+"""How a run gets its processes: Lightning's launchers, environments and arguments, without what training by gradients
+needs. The only file that touches protected names of Lightning's launchers (`tests/test_private_names.py` lists them).
+"""
+
+import atexit
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning import Trainer
+from pytorch_lightning.strategies import DDPStrategy
+from pytorch_lightning.strategies.launchers import _MultiProcessingLauncher, _SubprocessScriptLauncher
+from pytorch_lightning.strategies.launchers.subprocess_script import (  # type: ignore[attr-defined]  # not exported
+    _basic_subprocess_cmd,
+)
+from torch import Tensor
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch does not list it
+
+from fedlit.engines.processes import error_json, start_rank
+from fedlit.engines.processes.connections import Connections
+from fedlit.engines.processes.group import RankGroup
+from fedlit.engines.processes.monitor import Monitor
+from fedlit.engines.processes.rendezvous import FOLDER, RENDEZVOUS, Seat, make_private_folder
+from fedlit.errors import ConfigError, RankError, require
+
+FORKING = ("ddp_notebook", "ddp_fork")
+STRATEGIES = ("auto", "ddp", *FORKING)
+_SHARDING = ("fsdp", "deepspeed", "model_parallel", "xla_fsdp")
+TORCHRUN = "TORCHELASTIC_RUN_ID"
+"""A variable that torchrun sets for the processes it starts."""
+
+
+def find_strategy(devices: int, num_nodes: int, strategy: object, rank_timeout: float) -> "FederatedStrategy | str":
+    """What Lightning's trainer is given as its strategy: its own for one process, fedlit's for several."""
+    require(rank_timeout > 0, f"trainer.rank_timeout is {rank_timeout}; give seconds above 0.")
+    require(devices >= 1, f"trainer.devices is {devices}; give the number of processes on each machine, 1 or more.")
+    require(num_nodes >= 1, f"trainer.num_nodes is {num_nodes}; give the number of machines, 1 or more.")
+    check_strategy(strategy)
+    check_started(devices, num_nodes)
+    forks = strategy in FORKING or (strategy == "auto" and hasattr(sys, "ps1"))  # ps1: a notebook has no command
+    return "auto" if devices * num_nodes == 1 else FederatedStrategy(rank_timeout, forks=forks)
+
+
+def check_strategy(strategy: object) -> None:
+    """Only processes that each hold the whole model; which of them trains which client is fedlit's."""
+    if not isinstance(strategy, str):
+        raise ConfigError(
+            f"trainer.strategy is a {type(strategy).__name__}, but fedlit makes its own: it divides clients and not "
+            "batches. Give the name 'ddp', or leave it out."
+        )
+    name = strategy.lower()
+    if name.startswith(_SHARDING):
+        raise ConfigError(
+            f"trainer.strategy is {strategy}, which spreads one model's parameters over processes. In a federated run "
+            "every client has a whole model, and a process trains whole clients. Give 'ddp', which divides the clients."
+        )
+    require(
+        name in STRATEGIES,
+        f"trainer.strategy is {strategy}; give ddp, or leave it out. Every process holds the whole model and trains "
+        "its part of the clients.",
+    )
+
+
+def check_started(devices: int, num_nodes: int) -> None:
+    """torchrun has started its processes already: their number must be the one that is asked for."""
+    started = int(os.environ.get("WORLD_SIZE", "1")) if TORCHRUN in os.environ else None
+    if started is not None and started != devices * num_nodes:
+        raise ConfigError(
+            f"torchrun started {started} processes, but trainer.devices × trainer.num_nodes is {devices} × "
+            f"{num_nodes}. Give as trainer.devices what torchrun has as --nproc-per-node, and as "
+            "trainer.num_nodes what it has as --nnodes."
+        )
+
+
+class FederatedStrategy(DDPStrategy):
+    """Lightning's DDP without its wrapper around the model: ranks exchange clients' rows, not gradients.
+
+    Args:
+        rank_timeout: seconds without a sign of progress after which a rank is given up.
+        forks: whether further processes are copies of this one, instead of the same command once more.
+    """
+
+    def __init__(self, rank_timeout: float, *, forks: bool = False) -> None:
+        patience = timedelta(seconds=max(rank_timeout, 60.0))
+        super().__init__(process_group_backend="gloo", timeout=patience)
+        self.rank_timeout, self.forks = rank_timeout, forks
+        self.patience = patience
+        self.ranks: RankGroup | None = None
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        if self.forks:
+            self._launcher = RankForker(self)
+        else:
+            self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def join(self) -> RankGroup:
+        """Meet the other ranks; a second run of the same processes meets anew."""
+        self.ranks = None
+        self.setup_environment()
+        assert self.ranks is not None
+        return self.ranks
+
+    def setup_distributed(self) -> None:
+        """The ranks of a run, once all are there; torch's process group is for Lightning's and the user's own calls."""
+        self.set_world_ranks()
+        if self.ranks is not None:
+            return
+        store, members = RENDEZVOUS.meet(self._seat(), self._check_children)
+        monitor = Monitor(store, members, self.global_rank, self.rank_timeout)
+        monitor.start()
+        try:
+            self.ranks = RankGroup(monitor, Connections(store, monitor), self.num_processes)
+            if not dist.is_initialized():
+                rank, size, store = self.global_rank, self.world_size, PrefixStore("torch", store)
+                dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=self.patience)
+        except RuntimeError as error:
+            raise monitor.explain(error) from None
+
+    def _seat(self) -> Seat:
+        environment = self.cluster_environment
+        assert environment is not None
+        where = environment.main_address, environment.main_port
+        return Seat(self.global_rank, self.world_size, self.num_nodes, *where)
+
+    def _check_children(self) -> None:
+        if isinstance(self.launcher, RankLauncher):
+            self.launcher.check_children()
+
+    def configure_ddp(self) -> None:
+        """Nothing: there are no gradients to reduce."""
+
+    def barrier(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """A meeting; not for a checkpoint, which the first rank writes while the others go on."""
+        if self.ranks is not None and name != "Trainer.save_checkpoint":
+            self.ranks.all_gather(None)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What rank `src` gives: plain data, or a path."""
+        return obj if self.ranks is None else self.ranks.all_gather(obj if self.global_rank == src else None)[src]
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """Over all ranks, once all are there."""
+        if self.ranks is None or not isinstance(tensor, Tensor):
+            return super().reduce(tensor, group, reduce_op)
+        self.ranks.all_gather(None)
+        try:
+            return super().reduce(tensor, group, reduce_op)
+        except RuntimeError as error:
+            raise self.ranks.monitor.explain(error) from None
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """The first rank reads and sends: machines need not share a folder."""
+        assert self.ranks is not None
+        found = super().load_checkpoint(checkpoint_path, weights_only) if self.global_rank == 0 else None
+        return self.ranks.broadcast_checkpoint(found)
+
+
+class RankLauncher(_SubprocessScriptLauncher):
+    """Lightning's: the same command once more for each further rank of this machine. Without its observer, which kills
+    everything without a word when a process ends; here the others are told, and end by themselves.
+    """
+
+    started: ClassVar[list["subprocess.Popen[bytes]"]] = []
+    """Further ranks of this machine, by rank; they take part in every run of this process."""
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
+        """Start the processes where nobody did yet, and call the function."""
+        try:
+            self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        except ValueError as error:  # SLURM started another number
+            raise ConfigError(" ".join(str(error).split())) from error
+        if not self.cluster_environment.creates_processes_externally:
+            self._start_children()
+            atexit.register(self.end_children)
+        return function(*args, **kwargs)
+
+    def _start_children(self) -> None:
+        """As Lightning does, but none of them outlives this process."""
+        environment = self.cluster_environment
+        os.environ |= {
+            "MASTER_ADDR": environment.main_address,
+            "MASTER_PORT": str(environment.main_port),
+            "NODE_RANK": str(environment.node_rank()),
+            "LOCAL_RANK": str(environment.local_rank()),
+            "WORLD_SIZE": str(self.num_processes * self.num_nodes),
+        }
+        if self.num_nodes == 1:
+            make_private_folder()
+        command = [sys.executable, "-I", "-S", start_rank.__file__, str(os.getpid()), *_basic_subprocess_cmd()]
+        for rank in range(1, self.num_processes):
+            self.started.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(rank)}))
+
+    def check_children(self) -> None:
+        """Raise where a rank has ended before it came."""
+        for rank, child in enumerate(self.started, start=1):
+            if child.poll() is not None:
+                self.end_children(patience=0)
+                raise RankError(
+                    f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
+                    "the run began. Its output is above."
+                )
+
+    def end_children(self, patience: float = 10.0) -> None:
+        """At the end of this process no other one stays behind."""
+        deadline = time.monotonic() + patience
+        for child in self.started:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(max(0.0, deadline - time.monotonic()))
+        for child in self.started:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+
+
+class RankForker(_MultiProcessingLauncher):
+    """Lightning's for notebooks: every rank is a copy of this process, which waits for them and takes their results."""
+
+    def __init__(self, strategy: FederatedStrategy) -> None:
+        super().__init__(strategy, start_method="fork")
+        self._main = os.getpid()
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
+        """Make the copies and call the function in each; in a copy, only call it."""
+        if os.getpid() != self._main:
+            return function(*args, **kwargs)
+        make_private_folder()
+        outcome = super().launch(partial(outcome_of, function), *args, trainer=trainer, **kwargs)
+        del os.environ[FOLDER]
+        if isinstance(outcome, dict):
+            raise error_json.from_json(outcome)
+        return outcome
+
+    def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
+        """What the waiting process is to know of the run; as bytes, because tensors would be shared with the dead."""
+        file = io.BytesIO()
+        torch.save(trainer.results() if trainer.state.finished else None, file)  # type: ignore[attr-defined]  # FederatedTrainer's
+        return super().get_extra_results(trainer) | {"fedlit": file.getvalue()}
+
+    def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
+        """Load the results that the first rank sent."""
+        super().update_main_process_results(trainer, extra)
+        results = torch.load(io.BytesIO(extra["fedlit"]), weights_only=True)
+        if results is not None:
+            trainer.adopt(results)  # type: ignore[attr-defined]  # FederatedTrainer's
+
+
+def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function in a copy, which does not outlive the process that waits; an error is returned as plain data."""
+    start_rank.set_death_signal(signal.SIGKILL)
+    try:
+        return function(*args, **kwargs)
+    except Exception as error:
+        return error_json.to_json(error, "Another process raised it.")

@@ -1,0 +1,237 @@
+"""An evaluated round: which models are measured on which data, for the round's metrics and the record of each user."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlit.client.base import Client
+from fedlit.client.cohort import WeighedCohort
+from fedlit.client.states import number_states
+from fedlit.client.step import Adaptation, Personal
+from fedlit.client.tasks import LOSSES
+from fedlit.data.base import FederatedDataModule
+from fedlit.engines.device import Device
+from fedlit.engines.forward import Forward
+from fedlit.errors import require
+from fedlit.evaluation.evaluator import Evaluator
+from fedlit.evaluation.history import MeasuredParts, extreme_user_metrics, local_metrics, personal_metrics, user_records
+from fedlit.evaluation.user_models import UserModels
+from fedlit.metrics.user_scores import UserScores
+from fedlit.params import Params, row, sq_norm, stack
+from fedlit.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class MeasureOptions:
+    """What the trainer's arguments say about evaluation."""
+
+    extra_metrics: Sequence[str] = ()
+    finetune: Adaptation | None = None
+
+
+def rows_to_measure(data: FederatedDataModule, evaluations: int, trained: int) -> int:
+    """Rows that are passed through nets in so many evaluations, about; so many clients train between two of them."""
+    tests = data.everyone.test
+    users = min(1.0, trained / max(1, data.num_clients))
+    return round(evaluations * (len(data.global_test) + len(data.global_val) + users * float(tests.sizes.sum())))
+
+
+class Measuring:
+    """Measures the global model and the users' own; a user's model is measured again only when it changed.
+
+    Args:
+        client: the algorithm.
+        data: the data.
+        models: the users' models.
+        options: what is measured beside what always is.
+        ranks: the processes of the run, among which users are divided.
+        device: where models are measured.
+        forward: passes the net; eagerly unless given.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        data: FederatedDataModule,
+        models: UserModels,
+        options: MeasureOptions,
+        ranks: Ranks | None = None,
+        device: Device | None = None,
+        forward: Forward | None = None,
+    ) -> None:
+        self.client = client
+        self.data = data
+        self.models = models
+        self.options = options
+        self.ranks = ranks or Ranks()
+        self.evaluator = Evaluator(client, data, self.ranks, device, forward)
+        self._check_extra()
+        self._kept: dict[str, dict[int, Params]] = {"local": {}, "personal": {}, "finetuned": {}}
+
+    @property
+    def parts(self) -> MeasuredParts:
+        """What there is to measure, which fixes the columns of the run."""
+        tested = self.evaluator.has_own_tests
+        personal = tested and (self.models.keeps_local or self.client.personal_model() != Personal())
+        return MeasuredParts(
+            validated=len(self.data.global_val) > 0,
+            tested=tested,
+            local=tested and self.models.keeps_local,
+            personal=personal,
+            finetuned=personal and self.options.finetune is not None,
+            extra=tuple(self.options.extra_metrics),
+        )
+
+    def _check_extra(self) -> None:
+        """What is asked of users' own models needs them."""
+        has_personal = self.models.keeps_local or self.client.personal_model() != Personal()
+        for name, has in (("personal/train_loss", has_personal), ("local/grad_norm2", self.models.keeps_local)):
+            require(
+                has or name not in self.options.extra_metrics,
+                f"trainer.extra_metrics asks for {name}, but clients' own models are not kept in this run. Set "
+                "trainer.store_local_models to true, or leave it out; centralised training has none.",
+            )
+
+    def changed(self, clients: Iterable[int]) -> None:
+        """These clients trained: what they keep is measured again when next asked."""
+        for kept in self._kept.values():
+            for client in clients:
+                kept.pop(client, None)
+
+    def forget(self) -> None:
+        """Measure every user again: scores of a round that failed are not those of the models that are kept."""
+        for kept in self._kept.values():
+            kept.clear()
+
+    def evaluate(
+        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor]
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        """The metrics of the round, for this global model, and the record of each client."""
+        with self.evaluator.evaluating():
+            return self._evaluate(cohort, model)
+
+    def _evaluate(
+        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor]
+    ) -> tuple[dict[str, float], dict[str, Any]]:
+        parts, local, personal = self.parts, None, None
+        measures = self.client.task.measures
+        values, users = self.evaluator.global_model(model)
+        values |= self.extra(model)
+        if cohort is not None and parts.tested and not self.client.pools_data:
+            values |= extreme_user_metrics(cohort, users, measures)
+        is_whole = not self.client.own_tensors or self.client.average_kept
+        if not is_whole:
+            values = {}  # of z alone, which nobody uses
+        if parts.local:
+            local = personal = self.local_models(users)
+            values |= local_metrics(local, measures)
+        if parts.personal and self.client.personal_model() != Personal():
+            personal = self.personal_models(users)
+        if personal is not None:
+            values |= personal_metrics(personal, measures)
+        values |= self.extra_of_users()
+        if parts.finetuned:
+            values |= local_metrics(self.finetuned_models(users), measures, "finetuned")
+        numbers = number_states(self.client.state_spec())
+        scores = (users if is_whole else None, local, personal)
+        return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)
+
+    def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
+        """f(z) on all training data, by n_i and with equal weights, and its gradient's squared norm; on request."""
+        asked, values = self.options.extra_metrics, {}
+        if not asked:
+            return {}
+        train = self.data.everyone.train
+        for weighted, parts in (("", [train.joined]), ("_uniform", [rows for rows in train if len(rows)])):
+            loss, norm = f"global/train_loss{weighted}", f"global/grad_norm2{weighted}"
+            if loss in asked:
+                values[loss] = sum(self.evaluator.loss(model, rows) for rows in parts) / len(parts)
+            if norm in asked:
+                values[norm] = float(sq_norm(self.evaluator.mean_gradient(model, parts)))
+        return values
+
+    def extra_of_users(self) -> dict[str, float]:
+        """Σ n_i f_i(personal_i) / Σ n_i, and the mean of ‖∇f_i(x_i)‖² (FedBC, corollary 4.7); on request."""
+        asked, values, train = self.options.extra_metrics, {}, self.data.everyone.train
+        users = [int(user) for user in train.sizes.nonzero()[0]]
+        if "personal/train_loss" in asked:
+            models = (self.personal_model(user) for user in users)
+            losses = (self.evaluator.loss(model, train[user]) for user, model in zip(users, models, strict=True))
+            total = sum(len(train[user]) * loss for user, loss in zip(users, losses, strict=True))
+            values["personal/train_loss"] = total / int(train.sizes.sum())
+        if "local/grad_norm2" in asked:
+            norms = [sq_norm(self.evaluator.gradient(self.models.last(user), train[user])) for user in users]
+            values["local/grad_norm2"] = float(sum(norms)) / len(norms)
+        return values
+
+    def personal_model(self, user: int) -> Mapping[str, Tensor]:
+        """A user's personal model, adapted where the algorithm says so."""
+        step = self.client.personal_model().adaptation
+        return self._adapted(self.models.personal(user), user, [] if step is None else [step])
+
+    def pooled_scores(self, models: Sequence[Mapping[str, Tensor]]) -> list[float]:
+        """The task's first measure of each of these models, on the pooled test; processes divide the models."""
+        rows, first = self.data.global_test, self.client.task.first
+
+        def sums_of(numbers: list[int]) -> Params:
+            return stack([{"sums": self.evaluator.sums(models[number], rows)[first.name]} for number in numbers])
+
+        sums = self.ranks.split_work([1] * len(models), sums_of)["sums"]
+        counts = torch.full((len(models),), len(rows), dtype=torch.float64)
+        values: list[float] = first.value(sums, counts).tolist()
+        return values
+
+    def local_models(self, shared: UserScores) -> UserScores:
+        """Scores of x_i, and of z (`shared`) for users who never trained."""
+        trained = self.models.states.has
+        return self._scores("local", shared, self.models.local, trained, lambda user: not trained(user))
+
+    def personal_models(self, shared: UserScores) -> UserScores:
+        """Scores of every user's personal model, adapted where the algorithm says so."""
+        return self._adapted_scores("personal", shared, self.client.personal_model().adaptation)
+
+    def finetuned_models(self, shared: UserScores) -> UserScores:
+        """Scores of the personal models after one further step."""
+        return self._adapted_scores("finetuned", shared, self.client.personal_model().adaptation, self.options.finetune)
+
+    def _adapted_scores(self, kind: str, shared: UserScores, *steps: Adaptation | None) -> UserScores:
+        models, taken = self.models, [step for step in steps if step is not None]
+        return self._scores(kind, shared, models.personal, models.rests, models.is_global, taken)
+
+    def _scores(
+        self,
+        kind: str,
+        shared: UserScores,
+        model_of: Callable[[int], Mapping[str, Tensor]],
+        rests: Callable[[int], bool],
+        is_global: Callable[[int], bool],
+        steps: Sequence[Adaptation] = (),
+    ) -> UserScores:
+        """Each user's model on its own test: kept scores for models that rest, `shared` for those that are z."""
+        kept, tests = self._kept[kind], self.data.everyone.test
+        tested = tests.sizes.nonzero()[0].tolist()
+        users = [user for user in tested if steps or not is_global(user)]
+        asked = [user for user in users if user not in kept]
+
+        def scores_of(numbers: list[int]) -> Params:
+            users = [asked[number] for number in numbers]
+            return self.evaluator.sums_of_each(
+                (self._adapted(model_of(user), user, steps), tests[user]) for user in users
+            )
+
+        found = self.ranks.split_work(tests.sizes[asked].tolist(), scores_of) if asked else {}
+        scores = {user: row(found, number) for number, user in enumerate(asked)}
+        scores |= {user: kept[user] for user in users if user in kept}
+        kept |= {user: scores[user] for user in users if rests(user)}
+        sums = {name: value.clone() for name, value in (dict(shared.sums) | {LOSSES: shared.losses}).items()}
+        for name, value in (stack([scores[user] for user in users]) if users else {}).items():
+            sums[name][users] = value
+        return UserScores(sums, sums.pop(LOSSES), shared.counts)
+
+    def _adapted(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> Mapping[str, Tensor]:
+        for step in steps:
+            model = self.evaluator.adapted(model, user, step)
+        return model

@@ -1,0 +1,128 @@
+"""The tiny problem on which algorithms are checked: four clients with ragged batches, in float64."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedlit.client.base import Client
+from fedlit.client.cohort import Selection
+from fedlit.data.tensor import TensorData
+from fedlit.errors import ConfigError
+from fedlit.models import Softmax
+from fedlit.server.sampling import UniformSampler
+from fedlit.trainer.trainer import FederatedTrainer
+
+FEATURES, CLASSES, SIZES, ROUNDS = 5, 3, (9, 14, 19, 26), 4
+SIDES = (8, 16, 28, 32, 64, 224)
+"""Sides of pictures that are tried, the smallest first."""
+LOCAL: dict[str, Any] = {"lr": 0.1, "batch_size": 4, "local_epochs": 2}
+"""Local options of every check: the last batch of each client is ragged."""
+
+
+def softmax() -> Softmax:
+    """Softmax regression, unless another net is asked for."""
+    return Softmax(FEATURES, CLASSES)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A net, and four clients of different sizes and distributions whose samples it takes."""
+
+    make_net: Callable[[], nn.Module] = softmax
+    local: dict[str, Any] = field(default_factory=lambda: dict(LOCAL))
+    """Local options: of what is checked, and of the plain averaging that it must differ from."""
+
+    def net(self) -> nn.Module:
+        """The net with weights that are not small, the same each time."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(3)
+            return self.make_net().double()
+
+    def data(self) -> TensorData:
+        """Samples of the shape that the net takes, in as many classes as it tells apart."""
+        shape, classes = self._form
+        rng = np.random.default_rng(5)
+        client = np.repeat(np.arange(len(SIZES)), SIZES)
+        x = rng.normal(size=(len(client), *shape)) + client.reshape(-1, *[1] * len(shape)) / 2
+        return TensorData(x, rng.integers(classes, size=len(client)), client, num_classes=classes, test_fraction=0.25)
+
+    @cached_property
+    def _form(self) -> tuple[tuple[int, ...], int]:
+        """The shape of a sample, and the number of classes."""
+        net = self.net().eval()
+        for shape in accepted_shapes(net):
+            try:
+                with torch.no_grad():
+                    return shape, int(net(torch.zeros(2, *shape, dtype=torch.float64)).shape[-1])
+            except RuntimeError:  # another size of picture
+                continue
+        raise ConfigError(
+            f"fedlit conformance found no samples that {type(net).__name__} takes. Its first layer with weights must "
+            f"be nn.Linear, nn.Conv1d or nn.Conv2d (sides {', '.join(map(str, SIDES))}), and it must score classes."
+        )
+
+
+def accepted_shapes(net: nn.Module) -> Iterator[tuple[int, ...]]:
+    """Shapes of a sample to try, by the net's first layer with weights."""
+    weighted = (layer for layer in net.modules() if next(layer.parameters(recurse=False), None) is not None)
+    first = next(weighted, None)
+    if isinstance(first, nn.Linear):
+        yield (first.in_features,)
+    elif isinstance(first, nn.Conv1d | nn.Conv2d):
+        yield from ((first.in_channels, *[side] * len(first.kernel_size)) for side in SIDES)
+
+
+TINY = Problem()
+
+
+def tiny_net() -> nn.Module:
+    """That of the tiny problem."""
+    return TINY.net()
+
+
+def tiny_data() -> TensorData:
+    """Those of the tiny problem."""
+    return TINY.data()
+
+
+class ReversedSampler(UniformSampler):
+    """The same cohorts, in the opposite order."""
+
+    def select(self, seed: int, round: int, sizes: np.ndarray, count: int, **known: Any) -> Selection:
+        """Reversed."""
+        drawn = super().select(seed, round, sizes, count, **known)
+        return Selection(drawn.train[::-1], drawn.report[::-1])
+
+
+def trained(client: Client, problem: Problem = TINY, **options: Any) -> FederatedTrainer:
+    """A few rounds with three of the four clients; sequential unless asked otherwise."""
+    given: dict[str, Any] = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential"}
+    trainer = new_trainer(**(given | options))
+    trainer.fit(client, datamodule=problem.data())
+    return trainer
+
+
+def new_trainer(**options: Any) -> FederatedTrainer:
+    """In float64, from the weights that the net brings, without a word."""
+    silent: dict[str, Any] = {"enable_progress_bar": False, "logger": False}
+    return FederatedTrainer(**options, **silent, precision="64-true", initial_weights="net")
+
+
+def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
+    """z and all that is kept for clients, by name and client."""
+    states = trainer.loop.states
+    kept = states.state_dict()["rows"]
+    rows = {f"{name} of {client}": states.row(name, client) for name in kept for client in states.touched}
+    return {**{f"z.{name}": value for name, value in trainer.loop.server.model.items()}, **rows}
+
+
+def largest_gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
+    """The largest difference of any number; infinite where one has what the other lacks."""
+    if a.keys() != b.keys():
+        return float("inf")
+    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)

@@ -1,0 +1,1 @@
+"""The papers' tables: their files, their runs, their pages."""

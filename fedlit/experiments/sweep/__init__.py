@@ -1,0 +1,1 @@
+"""A sweep over hyper-parameters: its file, its search, its picture."""

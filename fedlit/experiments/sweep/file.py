@@ -1,0 +1,144 @@
+"""A sweep file in W&B's own format, read for running it here: what is swept, by what method, and with which command."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedlit.config.parse_errors import read_yaml
+from fedlit.config.shipped import shipped_sweeps
+from fedlit.errors import ConfigError, nearest
+from fedlit.experiments.fit_arguments import refuse_options
+from fedlit.experiments.sweep.objective import Goal
+from fedlit.experiments.sweep.parameters import Parameter, read_parameter
+
+METHODS = ("grid", "random", "bayes")
+_KEYS = (
+    *("method", "metric", "parameters", "program", "command", "run_cap", "early_terminate", "name", "description"),
+    *("project", "entity", "controller", "kind", "apiVersion"),
+)
+_EXAMPLE = "command: ['${env}', '${program}', fit, --config, synthetic_fedbc.yaml, '${args}'] with program: fedlit"
+_MACRO = re.compile(r"\$\{([\w:]+)\}")
+_ARGS = ("${args}", "${args_no_equals}")
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """What `fedlit sweep` takes from the file."""
+
+    path: Path
+    method: Literal["grid", "random", "bayes"]
+    metric: str
+    goal: Goal
+    parameters: tuple[Parameter, ...]
+    """By name: the order in which W&B goes through them too."""
+    words: tuple[str, ...]
+    """What follows `fedlit fit` in the command; `${args}` stands for the parameters."""
+    run_cap: int | None
+    ignored: tuple[str, ...]
+    """Keys that mean something to W&B and nothing here."""
+
+    def arguments(self, values: Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[str, ...]:
+        """The arguments of `fedlit fit` for these values, as W&B's agent writes them, and then the overrides."""
+        filled: list[str] = []
+        for word in self.words:
+            if word == "${args}":
+                filled += [f"--{name}={value}" for name, value in values.items()]
+            elif word == "${args_no_equals}":
+                filled += [part for name, value in values.items() for part in (f"--{name}", str(value))]
+            else:
+                filled.append(word)
+        return (*filled, *overrides)
+
+
+def find_sweep(name: str) -> Path:
+    """The path of a sweep file: in the working folder, else among those that fedlit ships."""
+    shipped = shipped_sweeps()
+    names = (name, f"{name}.yaml")
+    found = [Path(own) for own in names if Path(own).is_file()] + [
+        shipped[known] for known in names if known in shipped
+    ]
+    if found:
+        return found[0]
+    raise ConfigError(
+        f"There is no sweep file '{name}', neither in {Path.cwd()} nor among fedlit's own. {nearest(name, shipped)}"
+        f"fedlit ships: {', '.join(shipped)}."
+    )
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """A sweep file, or a ConfigError that names the key and how to mend it."""
+    where = path.name
+    held = read_yaml(str(path))
+    if not isinstance(held, dict):
+        raise ConfigError(f"{path} holds no keys. Give a sweep file in W&B's format: method, metric, parameters.")
+    for key in held:
+        if key not in _KEYS:
+            raise ConfigError(f"{where}: '{key}' is not a key of a sweep. {nearest(str(key), _KEYS)}")
+    method = held.get("method")
+    if method not in METHODS:
+        raise ConfigError(f"{where}: method is {method!r}. Give one of {', '.join(METHODS)}.")
+    metric, goal = read_metric(held.get("metric"), where)
+    cap = held.get("run_cap")
+    if cap is not None and (not isinstance(cap, int) or cap < 1):
+        raise ConfigError(f"{where}: run_cap is {cap!r}. Give a whole number, 1 or more.")
+    parameters = read_parameters(held.get("parameters"), where)
+    words = read_command(held.get("command"), held.get("program"), where)
+    ignored = [key for key in ("early_terminate", "controller") if key in held]
+    ignored += [f"metric.{key}" for key in ("target", "impute") if key in held["metric"]]
+    return SweepFile(path, method, metric, goal, parameters, words, cap, tuple(ignored))
+
+
+def read_metric(given: object, where: str) -> tuple[str, Goal]:
+    """Name and goal."""
+    example = "metric: {name: val/acc, goal: maximize}"
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise ConfigError(f"{where} names no metric, so its trials cannot be ranked. Add {example}.")
+    for key in given:
+        if key not in ("name", "goal", "target", "impute"):
+            raise ConfigError(f"{where}: metric.{key} is not a key of a metric. Write {example}.")
+    goal = given.get("goal", "minimize")  # W&B's default
+    if goal not in ("maximize", "minimize"):
+        raise ConfigError(f"{where}: metric.goal is {goal!r}. Give maximize or minimize.")
+    return given["name"], goal
+
+
+def read_parameters(given: object, where: str) -> tuple[Parameter, ...]:
+    """All of them, by name."""
+    if not isinstance(given, dict) or not given:
+        raise ConfigError(f"{where} has no parameters. Add some: parameters: {{model.lr: {{values: [0.01, 0.1]}}}}.")
+    refuse_options([f"--{name}" for name in given])
+    return tuple(read_parameter(str(name), given[name], where) for name in sorted(given, key=str))
+
+
+def read_command(given: object, program: object, where: str) -> tuple[str, ...]:
+    """The words after `fedlit fit`, with macros replaced but for the parameters'."""
+    if not isinstance(given, list) or not given:
+        raise ConfigError(f"{where} has no command. fedlit sweep runs 'fedlit fit': write {_EXAMPLE}.")
+    words = [fill_word(str(word), program, where) for word in given]
+    starts = [k for k in range(len(words) - 1) if Path(words[k]).name == "fedlit" and words[k + 1] == "fit"]
+    if not starts:
+        raise ConfigError(
+            f"{where}: the command does not call 'fedlit fit', and fedlit sweep runs nothing else. Write {_EXAMPLE}."
+        )
+    words = words[starts[0] + 2 :]
+    if not any(word in _ARGS for word in words):
+        raise ConfigError(f"{where}: the command has no ${{args}}, so no parameter would arrive. Write {_EXAMPLE}.")
+    return tuple(word for word in words if word != "--overwrite")  # trials are continued, never begun anew
+
+
+def fill_word(word: str, program: object, where: str) -> str:
+    """A word of the command without macros; those of the parameters stay."""
+    known = {"env": "/usr/bin/env", "interpreter": "python", "program": str(program)}
+
+    def replace(macro: re.Match[str]) -> str:
+        name = macro[1]
+        if name.startswith("envvar:"):
+            return os.environ.get(name.removeprefix("envvar:"), name.removeprefix("envvar:"))  # as W&B does
+        if name not in known:
+            raise ConfigError(f"{where}: the command has ${{{name}}}, which fit cannot read. Write ${{args}} instead.")
+        return known[name]
+
+    return word if word in _ARGS else _MACRO.sub(replace, word)

@@ -1,0 +1,65 @@
+"""What a sweep ranks its trials by: one number of a finished run. Defined here and in docs/sweeps.md, nowhere else.
+
+It is the best value over the evaluated rounds, the highest or the lowest as the goal says: what W&B's own search takes.
+"""
+
+import math
+from typing import Literal
+
+from fedlit.errors import ConfigError, nearest
+from fedlit.evaluation.history import EXTRA_METRICS
+from fedlit.metrics.catalogue import METRICS, SUMMARY_METRICS, is_state_curve, metric, metric_of_a_measure
+from fedlit.results.runs import Run
+
+Goal = Literal["maximize", "minimize"]
+
+_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/")
+_EXTREME = ("min_user/", "max_user/")
+
+
+def objective(run: Run, name: str, goal: Goal) -> float | None:
+    """The number, or None where the run did not measure it."""
+    _, values = run.series(name)
+    finite = [value for value in values if math.isfinite(value)]
+    if finite:
+        return best_of(finite, goal)
+    held = run.summary.get(name)  # rounds_to/0.40 and the like are there only
+    return float(held) if isinstance(held, int | float) and math.isfinite(held) else None
+
+
+def best_of(values: list[float], goal: Goal) -> float:
+    """The highest or the lowest."""
+    return max(values) if goal == "maximize" else min(values)
+
+
+def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> None:
+    """Refuse a metric that nothing will measure, before hours are spent on it."""
+    known = [*METRICS, *SUMMARY_METRICS]
+    is_measured = metric_of_a_measure(name) is not None  # regressions have val/mse
+    is_open = (
+        has_callbacks or is_measured or is_state_curve(name)
+    )  # what callbacks measure and clients keep has names of its own
+    if name not in known and not name.startswith("rounds_to/") and not is_open:
+        raise ConfigError(
+            f"metric.name is '{name}', which no run measures. {nearest(name, known)}docs/metrics.md lists all."
+        )
+    if name.startswith("val/") and not has_validation:
+        raise ConfigError(
+            f"metric.name is '{name}', but data.val_fraction is 0, so there is no validation data. Give it a "
+            "fraction, such as --data.val_fraction 0.1."
+        )
+
+
+def remarks(name: str, goal: Goal) -> list[str]:
+    """What a user should know about the choice of a metric."""
+    lines = []
+    extreme = name.startswith(_EXTREME) and metric_of_a_measure(name) is not None
+    if (name.startswith(_ON_TEST) or extreme) and name not in EXTRA_METRICS:
+        lines.append(
+            f"{name} is measured on test data: the best trial looks better by it than it is. Choose by val/acc, and "
+            "report the test accuracy of what was chosen."
+        )
+    best = metric(name).best
+    if (best, goal) in (("max", "minimize"), ("min", "maximize")):
+        lines.append(f"The goal is to {goal} {name}, of which {'more' if best == 'max' else 'less'} is better.")
+    return lines

@@ -1,0 +1,286 @@
+"""Every metric once: its name, what people call it, its unit, which way is better, and its definition in a line.
+
+Loggers, tables, pictures, the dashboard and `fedlit list` take their words from here; docs/metrics.md has the formulas.
+METRICS has the names of a classification run. Other measures have the same names with their own in the place of `acc`,
+and the same words with theirs (`metric`).
+What clients keep is named by the algorithm that keeps it: its words come here when its class is defined, or when the
+folder of one of its runs is read.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fedlit.errors import ConfigError
+from fedlit.metrics.measures import ACCURACY, MAE, MSE, PERPLEXITY, R2, Measure
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What is known of a metric besides its values."""
+
+    label: str
+    """For headings and axes."""
+    definition: str
+    """Model and data, in a line."""
+    unit: Literal["share", "share²", "MB", "s", ""] = ""
+    """`share`: in [0, 1], shown as a percentage."""
+    best: Literal["max", "min"] | None = None
+    """Which way is better; None where neither is."""
+
+
+Statistic = Literal["mean", "min", "max"]
+"""Of a number that clients keep, over the clients that report."""
+
+
+@dataclass(frozen=True)
+class ShownState:
+    """How a number that clients keep is called and drawn."""
+
+    label: str = ""
+    """For headings and axes; the state's name unless given."""
+    curves: Mapping[str, Statistic] | None = None
+    """Metric -> what it is of the cohort's numbers after a round; `state/<name>_mean` unless given."""
+
+    def named(self, name: str) -> "ShownState":
+        """With what holds for a state of this name where nothing was given."""
+        curves: Mapping[str, Statistic] = {f"{_STATE}{name}{_MEAN}": "mean"}
+        return ShownState(self.label or name, curves if self.curves is None else self.curves)
+
+
+_STATE, _MEAN = "state/", "_mean"
+_THRESHOLD = re.compile(r"(rounds_to/|time_to/)(\d+(?:\.\d+)?)")
+_WORDS: dict[Statistic, str] = {"mean": "mean", "min": "smallest", "max": "largest"}
+STATES: dict[str, ShownState] = {}
+"""The states that were declared with words of their own, complete."""
+
+
+METRICS: dict[str, Metric] = {
+    "train/loss": Metric("training loss", "task loss while training, cohort, weighted by n_i", "", "min"),
+    "train/lr": Metric("local learning rate", "of the round"),
+    "train/steps": Metric("client steps", "local steps of this round, all clients and phases", "", "min"),
+    "val/acc": Metric("validation accuracy", "z on pooled validation; selects models", "share", "max"),
+    "val/loss": Metric("validation loss", "z on pooled validation", "", "min"),
+    "global/acc": Metric("global accuracy", "z on pooled test", "share", "max"),
+    "global/loss": Metric("global loss", "z on pooled test", "", "min"),
+    "global/user_acc": Metric("mean user accuracy", "z on own test, plain mean over users", "share", "max"),
+    "global/train_loss": Metric("global training loss", "z on all training data, Σ n_i f_i / Σ n_i", "", "min"),
+    "global/train_loss_uniform": Metric(
+        "global training loss, equal weights", "z on all training data, Σ f_i / N", "", "min"
+    ),
+    "global/grad_norm2": Metric(
+        "stationarity ‖∇f(z)‖²", "squared norm of the gradient of global/train_loss at z", "", "min"
+    ),
+    "global/grad_norm2_uniform": Metric(
+        "stationarity ‖∇f(z)‖², equal weights", "squared norm of the gradient of global/train_loss_uniform", "", "min"
+    ),
+    "personal/train_loss": Metric(
+        "personal training loss", "personal models on own training data, Σ n_i f_i / Σ n_i", "", "min"
+    ),
+    "local/grad_norm2": Metric("local stationarity ‖∇f_i(x_i)‖²", "on own training data, plain mean", "", "min"),
+    "local/acc": Metric("local accuracy", "x_i on own test, plain mean over users", "share", "max"),
+    "local/pooled_acc": Metric("local accuracy, pooled", "x_i on own test, every sample counts once", "share", "max"),
+    "personal/acc": Metric("personal accuracy", "personal model on own test, plain mean over users", "share", "max"),
+    "personal/pooled_acc": Metric(
+        "personal accuracy, pooled", "personal model on own test, every sample counts once", "share", "max"
+    ),
+    "personal/acc_min": Metric(
+        "worst user's personal accuracy", "lowest of the users' personal models", "share", "max"
+    ),
+    "personal/acc_max": Metric(
+        "best user's personal accuracy", "highest of the users' personal models", "share", "max"
+    ),
+    "personal/acc_var": Metric("personal variance", "population variance over users' personal models", "share²", "min"),
+    "personal/acc_p10": Metric("personal 10 % quantile", "of the users' personal models", "share", "max"),
+    "finetuned/acc": Metric("fine-tuned accuracy", "personal model after one further step, own test", "share", "max"),
+    "finetuned/pooled_acc": Metric(
+        "fine-tuned accuracy, pooled", "personal model after one further step, every sample once", "share", "max"
+    ),
+    "users/acc_min": Metric("worst user's accuracy", "z on own test, lowest over all users", "share", "max"),
+    "users/acc_max": Metric("best user's accuracy", "z on own test, highest over all users", "share", "max"),
+    "users/acc_mean": Metric("mean user accuracy", "z on own test, plain mean; equals global/user_acc", "share", "max"),
+    "users/acc_var": Metric("user variance", "population variance of z's own-test accuracies", "share²", "min"),
+    "users/acc_p10": Metric("10 % quantile of users", "z on own test", "share", "max"),
+    "users/acc_worst10": Metric("worst tenth of users", "z on own test, mean of the lowest tenth", "share", "max"),
+    "users/gini": Metric(
+        "Gini coefficient", "of z's own-test accuracies (regression: MSE); 0 = all users alike", "", "min"
+    ),
+    "users/entropy": Metric(
+        "normalised entropy", "of z's own-test accuracies (regression: MSE); 1 = all users alike", "", "max"
+    ),
+    "min_user/acc": Metric("min-user accuracy", "z, own test of the cohort's smallest client", "share", "max"),
+    "max_user/acc": Metric("max-user accuracy", "z, own test of the cohort's largest client", "share", "max"),
+    "min_user/weight": Metric("min-user coefficient", "aggregation weight of the cohort's smallest client"),
+    "max_user/weight": Metric("max-user coefficient", "aggregation weight of the cohort's largest client"),
+    "min_user/size_share": Metric("min-user share of samples", "n_j / Σ n of the cohort's smallest client"),
+    "max_user/size_share": Metric("max-user share of samples", "n_j / Σ n of the cohort's largest client"),
+    "distance/mean": Metric("distance ‖x_i − z‖²", "mean over the cohort, z as received"),
+    "cloud/consensus": Metric("consensus distance ‖z_n − z̄‖", "mean over servers, z̄ is the servers' mean", "", "min"),
+    "cloud/staleness": Metric("staleness", "events since the servers that step had stepped before, mean", "", "min"),
+    "cloud/waiting": Metric("waiting share", "servers' time spent waiting for others, since the start", "share", "min"),
+    "buffer/staleness": Metric(
+        "staleness of reports", "server's steps since the reporting clients were sent z, mean", "", "min"
+    ),
+    "comm/up_mb": Metric("upload", "10⁶ bytes sent to the server this round", "MB", "min"),
+    "comm/down_mb": Metric("download", "10⁶ bytes sent to clients this round", "MB", "min"),
+    "time/train_s": Metric("training time", "local training of this round", "s", "min"),
+    "time/eval_s": Metric("evaluation time", "of this round", "s", "min"),
+    "time/round_s": Metric("round time", "the whole round", "s", "min"),
+    "time/sim_s": Metric("simulated time", "on the virtual clock, since the start", "s", "min"),
+}
+SUMMARY_METRICS: dict[str, Metric] = {
+    "rounds_to/0.40": Metric("rounds to 40 %", "first evaluated round with this validation accuracy", "", "min"),
+    "halftime/acc": Metric("accuracy at half time", "validation accuracy at half of the rounds", "share", "max"),
+}
+"""In summary.json only; `trainer.rounds_to` chooses the thresholds."""
+CLOCK = "time/sim_s"
+"""Only runs with a virtual clock have it. Curves can be drawn against it."""
+ROUNDS_TO, TIME_TO = "rounds_to/", "time_to/"
+"""Before an accuracy: the first round that reaches it, in summary.json; its simulated time, computed by reports."""
+
+
+MODELS = ("global", "local", "personal")
+"""Whose measures stand in clients.parquet: `acc_global`, `acc_local`, `acc_personal`."""
+RECORD_COLUMNS = ("round", "client", "group", "size", "weight", "loss")
+"""clients.parquet has these columns, three for each measure, and one for each number that clients keep."""
+_FIXED = frozenset(METRICS)
+SHIPPED_MEASURES = (ACCURACY, PERPLEXITY, MSE, MAE, R2)
+MEASURES: dict[str, Measure] = {measure.name: measure for measure in SHIPPED_MEASURES}
+"""Measures by name: fedlit's, and those of users' tasks once their class is defined or a run of theirs is read."""
+_OF_A_MEASURE = re.compile(
+    r"(val|global|local|personal|finetuned|users|min_user|max_user|halftime)/(user_|pooled_)?(\w+?)"
+    r"(_min|_max|_mean|_var|_p10|_p90|_worst10)?"
+)
+_WHERE_LESS_IS_BETTER = {
+    "_min": ("worst", "best"),
+    "_max": ("best", "worst"),
+    "_p10": ("10 %", "90 %"),
+    "_worst10": ("lowest", "highest"),
+}
+"""Statistic over users -> the word in the entry of accuracy, and the one that takes its place."""
+
+
+def declare_measure(measure: Measure) -> None:
+    """Take in a measure; what is known of a name stays as it is."""
+    name = measure.name
+    if not (name.isalnum() and name.isascii()) or (f"global/{name}" in METRICS and name not in MEASURES):
+        raise ConfigError(
+            f"A measure is called '{name}'. Give it a name of letters and digits that no other metric has, such as "
+            "'top5'."
+        )
+    known = MEASURES.setdefault(name, measure)
+    if (known.unit, known.best) != (measure.unit, measure.best):
+        raise ConfigError(
+            f"The measure '{name}' exists already, with unit '{known.unit}' and '{known.best}' as the better "
+            "direction. Give yours another name."
+        )
+
+
+def measures_in(names: Iterable[str]) -> list[Measure]:
+    """The measures among these metrics, in their order: the first is what a run is judged by."""
+    found: dict[str, None] = {}
+    for name in names:
+        group, _, last = name.partition("/")
+        if group in ("val", *MODELS) and last in MEASURES:
+            found[last] = None
+    return [MEASURES[name] for name in found]
+
+
+def first_measure(names: Iterable[str]) -> Measure:
+    """What runs with these metrics are judged by."""
+    return next(iter(measures_in(names)), ACCURACY)
+
+
+def record_columns(measures: Iterable[Measure]) -> list[str]:
+    """The columns of clients.parquet that are not states."""
+    *others, loss = RECORD_COLUMNS
+    return [*others, *(f"{measure.name}_{model}" for measure in measures for model in MODELS), loss]
+
+
+def is_record_column(name: str) -> bool:
+    """Whether a column of clients.parquet is one that runs have without any state."""
+    measure, _, model = name.rpartition("_")
+    return name in RECORD_COLUMNS or (model in MODELS and measure in MEASURES)
+
+
+def metric_of_a_measure(name: str) -> Metric | None:
+    """The entry of a measure's metric, from that of accuracy; None for any other name."""
+    found = _OF_A_MEASURE.fullmatch(name)
+    if found is None or found[3] not in MEASURES:
+        return None
+    measure, statistic = MEASURES[found[3]], (found[4] or "").replace("_p90", "_p10")
+    like = f"{found[1]}/{found[2] or ''}acc{statistic}"
+    entry = METRICS.get(like) or SUMMARY_METRICS.get(like)
+    if entry is None:
+        return None
+    words = [
+        text.replace("accuracy", measure.label).replace("accuracies", measure.label)
+        for text in (entry.label, entry.definition)
+    ]
+    if measure.best == "min" and statistic in _WHERE_LESS_IS_BETTER:
+        words = [text.replace(*_WHERE_LESS_IS_BETTER[statistic]) for text in words]
+    label = words[0] if measure.label in words[0] else f"{words[0]}, {measure.label}"
+    best = entry.best if statistic == "_var" else measure.best
+    return replace(
+        entry, label=label, definition=words[1], unit=entry.unit if measure.unit == "share" else "", best=best
+    )
+
+
+def declare(states: Mapping[str, ShownState]) -> None:
+    """Take in the words for states and their curves."""
+    for name, given in states.items():
+        shown = given.named(name)
+        for curve, statistic in (shown.curves or {}).items():
+            if curve in _FIXED or statistic not in _WORDS:
+                raise ConfigError(
+                    f"The state '{name}' has the curve '{curve}': '{statistic}'. Give a name that is not another "
+                    f"metric's, and one of {', '.join(_WORDS)}."
+                )
+            METRICS[curve] = curve_of_a_state(shown.label, statistic)
+        STATES[name] = shown
+
+
+def curve_of_a_state(label: str, statistic: Statistic) -> Metric:
+    """The entry of a curve that is drawn of what clients keep."""
+    return Metric(f"{label}, {_WORDS[statistic]}", "over the cohort, after the round")
+
+
+def state_label(name: str) -> str:
+    """What people call a state."""
+    return STATES.get(name, ShownState()).named(name).label
+
+
+def metric(name: str) -> Metric:
+    """The entry of a name; a callback's own metric is described by its name alone."""
+    known = METRICS.get(name) or SUMMARY_METRICS.get(name) or metric_of_a_measure(name)
+    if known is None and (reached := threshold(name)):
+        return reached
+    if known is None and is_state_curve(name):
+        return curve_of_a_state(state_label(name.removeprefix(_STATE).removesuffix(_MEAN)), "mean")
+    return known or Metric(name, "declared by a server callback")
+
+
+def threshold(name: str) -> Metric | None:
+    """The entry of `rounds_to/0.85` or `time_to/0.85`; None for any other name."""
+    found = _THRESHOLD.fullmatch(name)
+    if found is None:
+        return None
+    percent = f"{100 * float(found[2]):g} %"
+    if found[1] == TIME_TO:
+        return Metric(f"time to {percent}", "simulated time of the first round with this global accuracy", "s", "min")
+    return Metric(f"rounds to {percent}", SUMMARY_METRICS["rounds_to/0.40"].definition, "", "min")
+
+
+def is_state_curve(name: str) -> bool:
+    """Whether a metric is the mean of a state that has no words of its own."""
+    return name.startswith(_STATE) and name.endswith(_MEAN)
+
+
+def shown(name: str, value: float) -> str:
+    """The value as people read it: 83.42 %, 0.0123, 12 MB."""
+    known = metric(name)
+    if known.unit == "share":
+        return f"{100 * value:.2f} %"
+    number = f"{value:.4g}" if known.unit != "share²" else f"{value:.4f}"
+    return f"{number} {known.unit}" if known.unit in ("MB", "s") else number

@@ -1,0 +1,205 @@
+"""Client records in parts: clients/<first>-<last>.parquet, the rounds between two checkpoints in each.
+
+A part names the run that wrote it, and a checkpoint holds the checksums of all parts before it. So a resumed run knows
+its own before it trains: a part that is gone, damaged or of another run costs the rows it held and a line, not the run.
+"""
+
+import logging
+import os
+import re
+import secrets
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
+
+log = logging.getLogger("fedlit")
+
+_NAME = re.compile(r"(\d{8})-(\d{8})\.parquet")  # first and last round, both included
+_RUN = b"fedlit.results.folder"
+_SHOWN = 3
+"""Files that a line names."""
+
+
+class Part(NamedTuple):
+    """A file by its name."""
+
+    first: int
+    last: int
+    path: Path
+
+
+def parts_in(folder: Path) -> list[Part]:
+    """Whatever has the name of a part, in order."""
+    found = ((_NAME.fullmatch(path.name), path) for path in sorted(folder.glob("*.parquet")))
+    return [Part(int(match[1]), int(match[2]), path) for match, path in found if match]
+
+
+class ClientParts:
+    """The parts of one run.
+
+    Args:
+        folder: where they are.
+        write: gives a file this content, atomically.
+    """
+
+    def __init__(self, folder: Path, write: Callable[[Path, bytes], None]) -> None:
+        self.folder = folder
+        self._write = write
+        self.run = secrets.token_hex(8)
+        self.checksums: dict[str, int] = {}
+        """By name, of every part that belongs to the run."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of them."""
+        return {"run": self.run, "checksums": dict(self.checksums)}
+
+    def add(self, table: "pyarrow.Table") -> None:
+        """Write the rounds of a table as one part."""
+        first, last = table["round"][0].as_py(), table["round"][-1].as_py()
+        self._put(self.folder / name_of(first, last), table)
+
+    def keep_until(self, round: int, state: Mapping[str, Any] | None) -> None:
+        """At resume: the run's parts up to a round stay, later ones are made again, and others are set aside.
+
+        Args:
+            round: the checkpoint's; -1 where there is none.
+            state: what the checkpoint holds of its parts; None before fedlit knew them.
+        """
+        if state is None:
+            self._adopt(round)
+            return
+        self.run, self.checksums = state["run"], dict(state["checksums"])
+        others = [part for part in parts_in(self.folder) if part.path.name not in self.checksums]
+        later = [part.path for part in others if part.first > round and self._wrote(part.path)]
+        for path in later:
+            path.unlink()
+        self._sort_out([part.path for part in others if part.path not in later])
+
+    def tables(self) -> list["pyarrow.Table"]:
+        """The rows of all parts that are whole."""
+        self._sort_out()
+        return [read_part(self.folder / name) for name in sorted(self.checksums)]
+
+    def _adopt(self, round: int) -> None:
+        """No checkpoint knows the parts: those that can be read are the run's."""
+        aside = []
+        for first, last, path in parts_in(self.folder):
+            content = content_of(path)
+            if content is not None and first > round:
+                path.unlink()
+            elif content is None or not is_readable(content):
+                aside.append(path)
+            elif last > round:
+                self._cut(path, first, round)
+            else:
+                self.checksums[path.name] = zlib.crc32(content)
+        self._sort_out(aside)
+
+    def _cut(self, path: Path, first: int, round: int) -> None:
+        """Without later rounds; replaced, then renamed: no instant shows a row twice."""
+        from pyarrow import compute
+
+        self._put(path, read_part(path).filter(compute.field("round") <= round))
+        os.replace(path, self.folder / name_of(first, round))
+        self.checksums[name_of(first, round)] = self.checksums.pop(path.name)
+
+    def _put(self, path: Path, table: "pyarrow.Table") -> None:
+        content = encoded(table.replace_schema_metadata({_RUN: self.run.encode()}))
+        self._write(path, content)
+        self.checksums[path.name] = zlib.crc32(content)
+
+    def _sort_out(self, foreign: Sequence[Path] = ()) -> None:
+        """Look at every part of the run; what is not as it was written is set aside with what is foreign."""
+        known = [self.folder / name for name in self.checksums]
+        gone = [path for path in known if not path.exists()]
+        changed = [path for path in known if path not in gone and not self._is_whole(path)]
+        for path in (*gone, *changed):
+            del self.checksums[path.name]
+        aside = [*changed, *foreign]
+        for path in aside:
+            set_aside(path)
+        facts = [f"{listed(gone)} is gone"] if gone else []
+        facts += [f"{listed(aside)} is damaged or of another run, and was set aside as NAME.aside"] if aside else []
+        if facts:
+            log.warning(f"{self.folder}: {'; '.join(facts)}. clients.parquet lacks what was in there; the run goes on.")
+
+    def _is_whole(self, path: Path) -> bool:
+        content = content_of(path)
+        return content is not None and zlib.crc32(content) == self.checksums[path.name]
+
+    def _wrote(self, path: Path) -> bool:
+        """Whether a part of which no checkpoint knows is the run's own."""
+        content = content_of(path)
+        if content is None or not is_readable(content):
+            return False
+        return (decoded(content).schema.metadata or {}).get(_RUN) == self.run.encode()
+
+
+def name_of(first: int, last: int) -> str:
+    """Of a part with these rounds."""
+    return f"{first:08d}-{last:08d}.parquet"
+
+
+def listed(paths: Sequence[Path]) -> str:
+    """A few names, and how many more there are."""
+    more = f" (and {len(paths) - _SHOWN} more)" if len(paths) > _SHOWN else ""
+    return ", ".join(path.name for path in paths[:_SHOWN]) + more
+
+
+def set_aside(path: Path) -> None:
+    """Give a file a name that no part has, and no other file either."""
+    free = (path.with_name(f"{path.name}.aside{number or ''}") for number in range(10**6))
+    path.rename(next(place for place in free if not os.path.lexists(place)))
+
+
+def content_of(path: Path) -> bytes | None:
+    """The bytes of a file, None where it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def is_readable(content: bytes) -> bool:
+    """Whether these bytes are client records."""
+    try:
+        return {"round", "client"} <= set(decoded(content).column_names)
+    except (OSError, ValueError):  # pyarrow's errors are of these kinds
+        return False
+
+
+def read_part(path: Path) -> "pyarrow.Table":
+    """The rows of a part, as they were given."""
+    return decoded(path.read_bytes()).replace_schema_metadata(None)
+
+
+def decoded(content: bytes) -> "pyarrow.Table":
+    """The table in a parquet file's bytes; without threads: where memory lets none start, pyarrow waits for ever."""
+    import pyarrow
+    from pyarrow import parquet
+
+    return parquet.ParquetFile(pyarrow.BufferReader(content)).read(use_threads=False)
+
+
+def encoded(table: "pyarrow.Table") -> bytes:
+    """The inverse."""
+    import pyarrow
+    from pyarrow import parquet
+
+    out = pyarrow.BufferOutputStream()
+    parquet.write_table(table, out)
+    return bytes(out.getvalue())
+
+
+def joined(tables: Sequence["pyarrow.Table"]) -> "pyarrow.Table":
+    """The rows of all parts by round and client."""
+    import pyarrow
+    from pyarrow import compute
+
+    table = pyarrow.concat_tables(tables, promote_options="default")  # a column that a part lacks is null there
+    order = compute.sort_indices(table, sort_keys=[("round", "ascending"), ("client", "ascending")])
+    return table.take(order).combine_chunks()

@@ -1,0 +1,103 @@
+"""config.yaml of a run as plain data: read, flattened, and which part of it decides the results.
+
+How a run is described from its objects is not here: that is `trainer/description.py`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+
+from fedlit.errors import ResumeError
+from fedlit.results.strict_yaml import load_yaml
+
+ATTRIBUTES = "class_attributes"
+"""Key beside `class_path`, of what a class holds by name; it decides nothing that `code` does not."""
+FREE_TRAINER_KEYS = frozenset(
+    {
+        *("rounds", "engine", "lanes", "workers", "compiled", "threads", "checkpoint_every"),
+        *("divergence_factor", "rounds_to"),
+        *("run", "resume", "overwrite", "logger", "max_time", "enable_progress_bar", "default_root_dir", "profiler"),
+        *("accelerator", "devices", "num_nodes", "strategy", "rank_timeout", "states"),
+    }
+)
+"""Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
+BROUGHT = "brought_weights"
+"""Fingerprint of the weights that a net brings. A resumed run has its checkpoint's, so there they do not count."""
+FINGERPRINTS = {
+    BROUGHT: "the net brings other weights",
+    "code": "the code of the class is another",
+    "structure": "the net is put together in another way",
+    "behaviour": "with the same weights the net computes something else, as with another activation",
+    "parameters": "the net has another size",
+    "sha256": "the file holds something else",
+}
+"""Last parts of dotted names that are for machines, with what it means when they differ."""
+
+
+def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a config that decides the results: data, model, seed and most of the trainer."""
+    given = config.get("trainer") or {}
+    given = given.get("init_args", given)  # the form of `describe`, for runs that Python started
+    trainer = {name: value for name, value in given.items() if name not in FREE_TRAINER_KEYS}
+    others = {name: config.get(name) for name in ("seed_everything", "model", "data")}
+    return {name: without_attributes(part) for name, part in {**others, "trainer": trainer}.items()}
+
+
+def without_attributes(config: Any) -> Any:
+    """A description without what its classes hold by name: their code says it too, in every version's config.yaml."""
+    if not isinstance(config, Mapping):
+        return config
+    held = (ATTRIBUTES,) if "class_path" in config else ()
+    return {name: without_attributes(value) for name, value in config.items() if name not in held}
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """{'a': {'b': 1}} -> {'a.b': 1}."""
+    if not isinstance(config, Mapping):
+        return {prefix: config}
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= flatten(value, f"{prefix}.{name}" if prefix else str(name))
+    return flat
+
+
+def canonical(value: Any) -> str:
+    """A setting as a text that is the same for equal settings: NaN equals NaN, and the order of keys does not count."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def is_fingerprint(name: str) -> bool:
+    """Whether a dotted name is of a number for machines: it says that something differs, not what."""
+    return name.rpartition(".")[2] in FINGERPRINTS and name.count(".") > 0
+
+
+def meaning(name: str) -> str:
+    """What it means that a fingerprint differs; nothing for settings that speak for themselves."""
+    return f" ({FINGERPRINTS[name.rpartition('.')[2]]})" if is_fingerprint(name) else ""
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """config.yaml of a run folder, or a ResumeError: it cannot be read, or is not what fedlit writes there."""
+    try:
+        config = load_yaml(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise _not_a_config(path, f"is not YAML ({' '.join(str(error).split())})") from error
+    except UnicodeDecodeError as error:
+        raise _not_a_config(path, f"is not text ({error})") from error
+    except OSError as error:
+        raise _not_a_config(path, f"cannot be read ({error.strerror})") from error
+    if not isinstance(config, dict):
+        raise _not_a_config(path, f"holds no keys, but {type(config).__name__}")
+    for name in ("trainer", "model", "data"):
+        if not isinstance(config.get(name, {}), dict):
+            raise _not_a_config(
+                path, f"has {str(config[name])[:80]!r} as {name}, which is not what fedlit writes there"
+            )
+    return config
+
+
+def _not_a_config(path: Path, what: str) -> ResumeError:
+    return ResumeError(f"{path} {what}. Restore it; else leave this run out, or start it anew with --overwrite.")

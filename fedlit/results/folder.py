@@ -1,0 +1,400 @@
+"""The run folder: the names of its files, how they are written so that a kill loses nothing, how they are read back.
+
+Whole files are written under a temporary name and renamed; metrics.csv grows by one line in one system call. What the
+files mean is decided by the caller: checkpoints come through a function that writes them, so torch is not needed here.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+from numpy.typing import ArrayLike
+
+from fedlit.errors import RunError, explained, require
+from fedlit.results.client_parts import ClientParts, encoded, joined, parts_in, read_part
+from fedlit.results.lock import FolderLock
+
+if TYPE_CHECKING:
+    import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
+
+_INT = re.compile(r"-?\d+")
+_DTYPES = {"round": "int64", "client": "int64", "size": "int64", "group": "str"}  # any other column: float64
+
+
+class RunFolder:
+    """The files of one run, written so that a kill at any moment loses nothing that a checkpoint needs."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.csv"
+        self.clients_dir = path / "clients"
+        self.clients = path / "clients.parquet"
+        self.servers = path / "servers.parquet"
+        self.summary = path / "summary.json"
+        self.partition = path / "partition.json"
+        self.partition_picture = path / "partition.png"
+        self.checkpoints = path / "checkpoints"
+        self.last = self.checkpoints / "last.ckpt"
+        self.previous = self.checkpoints / "previous.ckpt"
+        self.best = self.checkpoints / "best.ckpt"
+        self.log = path / "log.txt"
+        self._lock = FolderLock(path, "--run DIR")
+        self._columns: list[str] = []  # of metrics.csv, `round` first
+        self._metrics_fd: int | None = None
+        self._last_row = (-1, 0)  # its round, and where it begins in metrics.csv
+        self._evaluated: list[dict[str, np.ndarray]] = []  # client records not yet on disk, one entry per round
+        self.parts = ClientParts(self.clients_dir, self.write_bytes)
+
+    def holds_run(self) -> bool:
+        """Whether a run was started here before."""
+        with explained(self.path):
+            return any(path.exists() for path in (self.config, self.metrics, self.last))
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Make the folder and keep every other run out of it; RunError with who is in it."""
+        with explained(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.take()
+        try:
+            yield
+        finally:
+            self._lock.give_back()
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether this run may write in the folder."""
+        return self._lock.is_held
+
+    @property
+    def was_not_left(self) -> bool:
+        """Whether a run is at work in the folder, or was killed there."""
+        return self._lock.path.exists()
+
+    def create(self, config: dict[str, Any]) -> None:
+        """Make the folders and write config.yaml; RunError if that is not possible."""
+        with explained(self.path):
+            for folder in (self.path, self.clients_dir, self.checkpoints):
+                folder.mkdir(parents=True, exist_ok=True)
+        self.write_text(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+
+    def clear(self) -> None:
+        """Remove the files that fedlit wrote, and nothing else.
+
+        Checkpoints go first and config.yaml last: a kill in between leaves a folder that still counts as a run, but
+        none that could be resumed with half of its records.
+        """
+        with explained(self.path):
+            _remove(self.last, self.previous, self.best)
+            self.drop_rows()
+            self.drop_clients_after(-1)
+            _remove(
+                self.metrics, self.servers, self.summary, self.partition, self.partition_picture, self.log, self.config
+            )
+
+    # whole files
+
+    def write_text(self, path: Path, text: str) -> None:
+        """Write or replace a text file atomically."""
+        self.write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
+
+    def write_bytes(self, path: Path, content: bytes) -> None:
+        """Write or replace any file atomically."""
+        self.write_atomically(path, lambda tmp: tmp.write_bytes(content))
+
+    def write_json(self, path: Path, obj: Any) -> None:
+        """Write or replace a JSON file atomically."""
+        self.write_text(path, json.dumps(obj, indent=2) + "\n")
+
+    def write_partition(self, described: dict[str, Any]) -> None:
+        """partition.json; of more than 10,000 clients without spaces, which takes a tenth of the time."""
+        many = described["num_clients"] > 10_000
+        text = json.dumps(described, separators=(",", ":")) if many else json.dumps(described, indent=2)
+        self.write_text(self.partition, text + "\n")
+
+    def write_atomically(self, path: Path, write: Callable[[Path], object]) -> None:
+        """Let `write` fill a temporary file, then rename it to `path`, which is either the old file or the new one."""
+        tmp = _temporary(path)
+        with explained(path):
+            try:
+                tmp.unlink(missing_ok=True)  # a killed run's previous.ckpt.tmp may be a second name of last.ckpt
+                write(tmp)
+                _sync(tmp)
+                os.replace(tmp, path)
+                _sync(path.parent)
+            finally:
+                tmp.unlink(missing_ok=True)
+
+    def rotate_checkpoint(self, write: Callable[[Path], object]) -> None:
+        """Write a new last.ckpt; the old one becomes previous.ckpt. last.ckpt is complete at every instant."""
+
+        def write_then_keep_the_old(tmp: Path) -> None:
+            write(tmp)
+            _sync(tmp)  # the old previous.ckpt is given up only once the new checkpoint is on the disk
+            if self.last.exists():
+                self.write_atomically(self.previous, lambda copy: _duplicate(self.last, copy))
+
+        if self._metrics_fd is not None:
+            with explained(self.metrics):
+                os.fsync(self._metrics_fd)  # no checkpoint may be newer than the rows that resume keeps
+        self.write_atomically(self.last, write_then_keep_the_old)
+
+    def drop_rows(self, keep: Iterable[Path | None] = ()) -> None:
+        """Remove files with rows of clients, but those that a checkpoint needs."""
+        with explained(self.checkpoints):
+            _remove(*(path for path in self.checkpoints.glob("rows-*.bin") if path not in keep))
+
+    # metrics.csv
+
+    def start_metrics(self, columns: list[str], rows: Iterable[Mapping[str, float]]) -> None:
+        """Write metrics.csv anew with these rows (at resume: those up to the checkpoint) and keep it open."""
+        self.close()
+        self._columns = ["round", *columns]
+        header = ",".join(self._columns) + "\n"
+        if header.count(",") + 1 != len(set(self._columns)) or header.count("\n") != 1:
+            raise RunError(f"{self.metrics} cannot hold {columns}. Name each metric once, without comma or line end.")
+        self.write_text(self.metrics, header + "".join(self._line(row) for row in rows))
+        with explained(self.metrics):
+            self._metrics_fd = os.open(self.metrics, os.O_WRONLY | os.O_APPEND)
+        self._last_row = (-1, 0)
+
+    def append_metrics(self, round: int, values: Mapping[str, float]) -> None:
+        """Append the row of one round: a missing column stays empty, an unknown one is an error."""
+        assert self._metrics_fd is not None, "start_metrics opens metrics.csv"
+        line = self._line({"round": round, **values}).encode()
+        with explained(self.metrics):
+            self._last_row = (round, os.fstat(self._metrics_fd).st_size)
+            written = os.write(self._metrics_fd, line)
+            if written < len(line):  # the disk became full within this line
+                os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _line(self, row: Mapping[str, float]) -> str:
+        unknown = sorted(row.keys() - set(self._columns))
+        if unknown:
+            raise RunError(
+                f"{self.metrics} has no column for {', '.join(unknown)}: its columns are fixed when a run starts. "
+                "Name every metric at the start, or begin a new run with --overwrite or --run DIR."
+            )
+        return ",".join(_format(row[name]) if name in row else "" for name in self._columns) + "\n"
+
+    # client records
+
+    def append_clients(self, round: int, columns: Mapping[str, ArrayLike]) -> None:
+        """Remember one evaluated round: columns of equal length, `client` among them, copied."""
+        rounds = np.full(np.size(columns["client"]), round, dtype=np.int64)
+        copies = {name: np.array(values, _DTYPES.get(name, "float64")) for name, values in columns.items()}
+        self._evaluated.append({"round": rounds} | copies)
+
+    def forget_after(self, round: int) -> None:
+        """Drop what a round wrote that did not come to its end: its row of metrics.csv and its remembered clients."""
+        self._evaluated = [columns for columns in self._evaluated if (columns["round"] <= round).all()]
+        last, start = self._last_row
+        if last > round and self._metrics_fd is not None:
+            with explained(self.metrics):
+                os.ftruncate(self._metrics_fd, start)
+            self._last_row = (round, start)
+
+    def flush_clients(self) -> None:
+        """Write the remembered rounds as one part; to be called before every checkpoint."""
+        import pyarrow
+
+        filled = [columns for columns in self._evaluated if len(columns["round"])]
+        if filled:
+            tables = [pyarrow.table(columns) for columns in filled]
+            self.parts.add(pyarrow.concat_tables(tables, promote_options="default"))
+        self._evaluated = []
+
+    def drop_clients_after(self, round: int, parts: Mapping[str, Any] | None = None) -> None:
+        """Forget the records of later rounds, which a resumed run makes again.
+
+        clients.parquet goes too: the parts hold its rows, and it would hide the rounds to come.
+
+        Args:
+            round: of the checkpoint.
+            parts: what the checkpoint holds of the parts.
+        """
+        with explained(self.clients_dir):
+            _remove(self.clients, *self.clients_dir.glob("*.parquet.tmp"))
+            self.parts.keep_until(round, parts)
+
+    def finish_clients(self) -> None:
+        """Join all parts into clients.parquet, sorted by round and client; the parts stay for a later resume."""
+        self.flush_clients()
+        with explained(self.clients_dir):
+            tables = self.parts.tables()
+        if tables:
+            self._write_table(self.clients, joined(tables))
+
+    def write_servers(self, columns: Mapping[str, np.ndarray]) -> None:
+        """Write servers.parquet anew: its rows are few, and every checkpoint holds them."""
+        import pyarrow
+
+        self._write_table(self.servers, pyarrow.table(dict(columns)))
+
+    def close(self) -> None:
+        """Close metrics.csv; client records that were not flushed belong to no checkpoint and are not written."""
+        if self._metrics_fd is not None:
+            os.close(self._metrics_fd)
+        self._metrics_fd = None
+
+    def _write_table(self, path: Path, table: "pyarrow.Table") -> None:
+        self.write_bytes(path, encoded(table))
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """The rows of metrics.csv, empty fields left out. A torn last line is dropped, any other bad line is an error."""
+    if not path.is_file():
+        raise RunError(f"{path} does not exist. Give the folder of a run that has started.")
+    *lines, torn = path.read_bytes().decode(errors="replace").split("\n")
+    columns = lines[0].split(",") if lines else []
+    if columns[:1] != ["round"]:
+        raise RunError(f"{path}, line 1: the header does not start with 'round'. Is it the metrics.csv of a run?")
+    if len(set(columns)) < len(columns):
+        raise RunError(f"{path}, line 1: a column stands twice. Restore the file, or leave this run out.")
+    rows: list[dict[str, float]] = []
+    for number, line in enumerate(lines[1:], start=2):
+        row = _parse(columns, line)
+        if row is not None and rows and row["round"] <= rows[-1]["round"]:
+            raise RunError(f"{path}, line {number}: round {row['round']} comes after round {rows[-1]['round']}.")
+        if row is not None:
+            rows.append(row)
+        elif torn or number < len(lines):
+            raise RunError(
+                f"{path}, line {number}: {line[:80]!r} is not a row of {len(columns)} numbers. "
+                "The file was changed by something else: repair or delete that line."
+            )
+    return rows
+
+
+def read_clients(folder: Path) -> "pyarrow.Table":
+    """The client records of a run folder by round and client: clients.parquet, or the parts of an unfinished run."""
+    run = RunFolder(folder)
+    if run.clients.exists():
+        return checked_records(run.clients, read_part(run.clients))
+    parts = parts_in(run.clients_dir)
+    if not parts:
+        raise RunError(f"{folder} holds no client records. Give the folder of a run that has evaluated its clients.")
+    return joined([read_part(part.path) for part in parts])
+
+
+def checked_records(path: Path, table: "pyarrow.Table") -> "pyarrow.Table":
+    """The table; ValueError where its columns are not those of client records."""
+    from pyarrow import types
+
+    absent = [name for name in ("round", "client") if name not in table.column_names]
+    if absent:
+        raise ValueError(f"{path.name} has no column {', '.join(absent)}")
+    for field in table.schema:
+        is_right = types.is_string if field.name == "group" else _is_number
+        if not is_right(field.type):
+            raise ValueError(f"{path.name} has a column {field.name[:40]!r} of {field.type}")
+    return table
+
+
+def _is_number(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind))
+
+
+def run_name(data: str, algorithm: str, seed: int, fingerprint: str) -> str:
+    """The default name of a run folder: `<data>-<algorithm>-<seed>-<short hash>`."""
+    return f"{data}-{algorithm}-{seed}-{fingerprint}".lower()
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """Eight hex digits that depend on the content of the mapping, not on the order of its keys."""
+    canonical = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+
+
+def make_folder(folder: Path, option: str) -> None:
+    """Make a folder that can be written, or say what stands in the way and which option chooses another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder} cannot be made a folder ({error.strerror}). Choose another with {option}.") from error
+    if not os.access(folder, os.W_OK):
+        raise RunError(f"{folder} is read-only for this user. Make it writable, or choose another with {option}.")
+
+
+def check_writable(file: Path, option: str) -> None:
+    """Before minutes of work: what comes of it must have a place to go."""
+    require(
+        file.parent.is_dir() and os.access(file.parent, os.W_OK) and not file.is_dir(),
+        f"{option} {file} cannot be written. Give the name of a file in a folder that exists and is writable.",
+    )
+
+
+@contextmanager
+def chosen_by(option: str, place: Path) -> Iterator[None]:
+    """Around what a command writes: a place that cannot be written is told with the option that chooses another.
+
+    What a RunFolder says then speaks of --run and --resume, which do not help there.
+    """
+    try:
+        yield
+    except (OSError, RunError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        raise RunError(
+            f"{place} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
+        ) from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
+
+
+def _remove(*paths: Path) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+        _temporary(path).unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _duplicate(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # some file systems have no hard links
+        shutil.copyfile(source, target)
+
+
+def _format(value: float) -> str:
+    """The shortest text that reads back as the same number."""
+    return str(int(value)) if isinstance(value, Integral) else repr(float(value))
+
+
+def _parse(columns: list[str], line: str) -> dict[str, float] | None:
+    """One row, or None if the line is not one."""
+    try:
+        fields = zip(columns, line.split(","), strict=True)
+        row = {name: int(text) if _INT.fullmatch(text) else float(text) for name, text in fields if text}
+    except ValueError:  # not a number, or not as many as there are columns
+        return None
+    return row if _is_round(row.get("round")) else None
+
+
+def _is_round(value: float | None) -> bool:
+    return isinstance(value, int) and 0 <= value < 2**53

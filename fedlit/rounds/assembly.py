@@ -1,0 +1,258 @@
+"""From the trainer's arguments to what plays a round.
+
+Lightning restores a checkpoint before the data are there. So a `RunState` has its servers from the moment at which the
+optimisers are asked for, and `RoundParts` are assembled once the data can be read.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedlit.client.base import Client
+from fedlit.client.cohort import TrainedCohort
+from fedlit.client.states import ClientStates
+from fedlit.client.states_location import Need, obstacle, on_disk
+from fedlit.data.base import FederatedDataModule
+from fedlit.data.pooled import Pooled
+from fedlit.engines.base import Engine
+from fedlit.engines.choose import Choice, Room, choose, make_engine, make_forward, resumed_request
+from fedlit.engines.device import Device
+from fedlit.engines.distributed import DistributedEngine
+from fedlit.engines.forward import CHUNK
+from fedlit.engines.ladder import Ladder
+from fedlit.engines.progress import Tally
+from fedlit.evaluation.history import round_columns
+from fedlit.evaluation.round_evaluator import MeasureOptions, Measuring, rows_to_measure
+from fedlit.evaluation.user_models import UserModels
+from fedlit.params import Params, at_least_single, with_prefix
+from fedlit.ranks import Profile, Ranks
+from fedlit.results.folder import RunFolder
+from fedlit.rounds.buffered import BufferedProtocol
+from fedlit.rounds.cloud import CloudProtocol
+from fedlit.rounds.federation import Federation
+from fedlit.rounds.flat import FlatProtocol
+from fedlit.rounds.gathering import Gathering, RoundOptions
+from fedlit.rounds.local_training import Training
+from fedlit.rounds.protocol import ServerProtocol
+from fedlit.rounds.run_state import RunState
+from fedlit.server.base import ServerCallback
+from fedlit.server.server import BuildOptimizer, Server
+from fedlit.server.weights import Weighting
+
+log = logging.getLogger("fedlit")
+
+LOCAL_MODELS_BYTES = 1e9
+"""`store_local_models: auto` keeps every client's last model up to this much memory."""
+
+
+def create_protocol(
+    client: Client,
+    data: FederatedDataModule,
+    build_optimizer: BuildOptimizer,
+    callbacks: Sequence[ServerCallback],
+    states: ClientStates,
+    options: RoundOptions,
+) -> ServerProtocol:
+    """The servers of a run, with the net's weights as z^0, and what says which of them steps next."""
+    everyone = Pooled(data).sizes if client.pools_data else data.sizes
+    create = partial(Server, client.net, build_optimizer, states=states)
+    if options.cloud is not None:
+        groups = data.load(0, range(len(everyone))).groups
+        members = options.cloud.clients_of(len(everyone), groups, options.seed)
+        return CloudProtocol(Federation.of(members, everyone, create, callbacks), options.cloud, options.seed)
+    federation = Federation.of([np.arange(len(everyone))], everyone, create, callbacks)
+    return FlatProtocol(federation) if options.buffer is None else BufferedProtocol(federation, options.buffer)
+
+
+@dataclass(frozen=True)
+class RoundParts:
+    """What plays the rounds of a run."""
+
+    client: Client
+    protocol: ServerProtocol
+    gathering: Gathering
+    weighting: Weighting
+    training: Training
+    measuring: Measuring
+    device: Device
+    choice: Choice
+    columns: list[str]
+    """Of metrics.csv."""
+    keeps_local_models: bool
+
+    @property
+    def evaluation_threads(self) -> int:
+        """Threads inside an operation while models are measured."""
+        return self.choice.evaluation_threads
+
+    def rows_of(self, cohort: TrainedCohort) -> Params:
+        """Stacked: all that is kept of a cohort."""
+        return kept_rows(self.client, cohort, keeps_local=self.keeps_local_models)
+
+
+def kept_rows(client: Client, cohort: TrainedCohort, *, keeps_local: bool) -> Params:
+    """Stacked: all that is kept of a trained cohort; its models too where they are asked for, or are a state."""
+    rows = dict(cohort.state) | with_prefix("memory", cohort.optimizer_state)
+    rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.local_tensors})
+    if keeps_local or "local" in client.state_spec():
+        rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
+    return rows
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """What a run's parts are made from."""
+
+    client: Client
+    data: FederatedDataModule
+    options: RoundOptions
+    measures: MeasureOptions
+    weighting: Weighting
+    state: RunState
+    ranks: Ranks
+    device: Device
+    tally: Tally
+    folder: RunFolder | None
+    rounds: int
+    profile: Profile
+
+    def assemble(self) -> RoundParts:
+        """The parts of a run whose servers exist and whose data are there; the engine is chosen here."""
+        client, data, state = self.client, self.data, self.state
+        client.prepare()
+        data.cast(at_least_single(next(client.net.parameters()).dtype))
+        keeps_local = self._keeps_local_models()
+        population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
+        gathering = Gathering(client, population, self.options, self.profile)
+        self._place_states(gathering, keeps_local)
+        is_resumed = state.choice is not None
+        if state.choice is None:
+            with self.device.client_at_home(client):
+                chosen = asdict(self._choose(gathering, population))
+                state.choice = Choice(**self.ranks.broadcast(chosen))
+        choice = state.choice
+        log.info(choice.line())
+        log.info(self._room.line(choice))
+        device = self.device.settled(
+            choice.accelerator, client, [server.optimizer for server in state.protocol.servers]
+        )
+        state.best.measure = client.task.first
+        forward = make_forward(choice, client, data.plain_rows, device, self.ranks)
+        models = UserModels.of(
+            client,
+            lambda user: state.protocol.federation.server_of(user).model,
+            state.clients,
+            state.server.initial,
+            keeps_local=keeps_local,
+        )
+        measuring = Measuring(client, data, models, self.measures, self.ranks, device, forward)
+        make = partial(self._engine, device)
+        ladder = partial(Ladder, choice, make, self.ranks, state.record_choice, is_resumed=is_resumed)
+        engine = ladder() if choice.compiled else make(choice)
+        return RoundParts(
+            client=client,
+            protocol=state.protocol,
+            gathering=gathering,
+            weighting=self.weighting,
+            training=Training(client, population, gathering, engine, measuring.evaluator, self._needs()),
+            measuring=measuring,
+            device=device,
+            choice=choice,
+            columns=self._columns(measuring),
+            keeps_local_models=keeps_local,
+        )
+
+    def _engine(self, device: Device, choice: Choice) -> Engine:
+        """The engine of a choice, in as many processes as there are."""
+        engine = make_engine(choice, self.options.seed, self.data.rows, device)
+        engine.tally = self.tally
+        return DistributedEngine(engine, self.ranks) if self.ranks.size > 1 else engine
+
+    def _needs(self) -> frozenset[str]:
+        """Of risks and gradients, what anybody reads."""
+        callbacks = self.state.server.callbacks
+        return self.client.needs.union(self.weighting.needs, *(callback.needs for callback in callbacks))
+
+    def _columns(self, measuring: Measuring) -> list[str]:
+        """Of metrics.csv."""
+        return [
+            *round_columns(self.client, measuring.parts),
+            *(["time/sim_s"] if self.options.clock is not None else []),
+            *self.state.protocol.metrics(),
+            *(name for callback in self.state.server.callbacks for name in callback.metrics),
+        ]
+
+    def _keeps_local_models(self) -> bool:
+        """Whether every client's last model is kept; a line says why not."""
+        data, asked = self.data, self.options.store_local_models
+        tensors = self.client.net.state_dict().values()
+        needed = data.num_clients * sum(value.numel() * value.element_size() for value in tensors)
+        fits = needed <= LOCAL_MODELS_BYTES if asked == "auto" else asked
+        if not fits:
+            why = f"{needed / 1e9:.1f} GB" if asked == "auto" else "store_local_models is false"
+            log.info(f"The clients' models are not kept ({why}), so local/* and personal/* are not measured.")
+        # A fresh client is never met again; the one that holds all data is not a user.
+        return fits and not data.is_fresh and not self.client.pools_data
+
+    def _place_states(self, gathering: Gathering, keeps_local: bool) -> None:
+        """Rows of clients in memory or on disk; what a resumed run has elsewhere is moved."""
+        asked, ranks, states = self.options.states, self.ranks, self.state.clients
+        shared = ranks.broadcast(self.folder.checkpoints if self.folder is not None else None)
+        folder = Path(shared) if shared is not None else None
+        is_on_disk, line = False, None
+        if asked != "memory":
+            is_on_disk, line = ranks.broadcast(on_disk(asked, self._need(folder, gathering, keeps_local)))
+        if line is not None:
+            log.info(line)
+        if is_on_disk and folder is not None:
+            states.keep_on_disk(folder, ranks)
+        else:
+            states.keep_in_memory()
+
+    def _need(self, folder: Path | None, gathering: Gathering, keeps_local: bool) -> Need:
+        """What rows would take: those of a first cohort, for everybody who may be met."""
+        servers, ranks = self.state.protocol.servers, self.ranks
+        [cohort] = gathering.untimed(servers[:1])
+        rows = kept_rows(self.client, TrainedCohort.begin(cohort), keeps_local=keeps_local)
+        kept = sum(value.numel() * value.element_size() for value in rows.values())
+        met = self.rounds * len(cohort.clients) * len(servers)
+        return Need(
+            clients=min(met, self.data.num_clients),
+            row_bytes=kept / max(1, len(cohort.clients)),
+            processes=ranks.here,
+            obstacle=obstacle(folder, ranks.size // ranks.here),
+        )
+
+    def _choose(self, gathering: Gathering, population: FederatedDataModule | Pooled) -> Choice:
+        """The engine, from a first cohort's work; a run that had another number of processes keeps its form."""
+        client, data, ranks, options = self.client, self.data, self.ranks, self.options
+        begun_with, protocol = self.state.begun_with, self.state.protocol
+        cohorts = gathering.untimed(protocol.servers)
+        trained = protocol.trained_at_once(cohorts)
+        if trained < ranks.size:
+            log.info(
+                f"{ranks.size - trained} of {ranks.size} processes are idle: only {trained} clients train in a round."
+            )
+        evaluations = 1 + self.rounds // options.eval_every
+        return choose(
+            options.request if begun_with is None else resumed_request(begun_with, options.request),
+            client,
+            client.planned_steps(population.sizes.numpy()),
+            trained,
+            self.rounds,
+            data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0],
+            shares=gathering.work_shares(cohorts),
+            evaluated_rows=CHUNK,
+            measured_rows=rows_to_measure(data, evaluations, trained * options.eval_every),
+            room=self._room,
+            device=self.device,
+        )
+
+    @property
+    def _room(self) -> Room:
+        return Room(self.ranks.size, self.ranks.here, self.options.request.threads)

@@ -1,0 +1,191 @@
+"""Several servers: those that have their reports first step together, and mix their models (`server/cloud.py`)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from fedlit.client.cohort import Cohort
+from fedlit.errors import ResumeError
+from fedlit.params import clone
+from fedlit.rounds.federation import Federation
+from fedlit.rounds.gathering import Gathering
+from fedlit.rounds.protocol import Event, Moment, ServerProtocol, ServerRecords
+from fedlit.server.cloud import Cloud, check_doubly_stochastic
+from fedlit.server.server import Server
+
+
+@dataclass(frozen=True, eq=False)
+class CloudEvent(Event):
+    """Servers of a cloud that step together; one alone does not mix."""
+
+    protocol: "CloudProtocol"
+    servers: list[Server]
+    time_s: float
+
+    @property
+    def iterations(self) -> int:
+        """K_z."""
+        return self.protocol.cloud.iterations
+
+    def to_send(self) -> list[tuple[Server, Cohort]]:
+        """Each server sends its cohort the model."""
+        return list(zip(self.servers, self.to_train(), strict=True))
+
+    def to_train(self) -> list[Cohort]:
+        """The cohorts of the servers."""
+        return [self.protocol.waiting[server.id] for server in self.servers]
+
+    def mix(self, iteration: int) -> None:
+        """w_n = sum_m a_nm z_m, by the matrix of this event in every iteration."""
+        self.protocol.mix(self.servers)
+
+    def records(self) -> ServerRecords:
+        """Where every server of the cloud is, at this moment."""
+        return self.protocol.records(self)
+
+    def finish(self, number: int) -> None:
+        """The servers of the event begin their next rounds, all at that moment."""
+        self.protocol.finish(self, number)
+
+
+class CloudProtocol(ServerProtocol):
+    """Lets servers step as a `Cloud` says.
+
+    Args:
+        federation: the servers.
+        cloud: how many step together, what the others do meanwhile, and how they mix.
+        seed: seed of the run.
+    """
+
+    clock_fields: ClassVar[tuple[str, ...]] = (*ServerProtocol.clock_fields, "rigorous_round")
+
+    def __init__(self, federation: Federation, cloud: Cloud, seed: int) -> None:
+        super().__init__(federation)
+        self.cloud = cloud
+        self.seed = seed
+        self.rigorous_round = 0
+        """Rounds of the rigorous protocol whose first B servers have stepped."""
+        self.waiting: dict[int, Cohort] = {}
+        """The cohort of each server that waits for its reports, by the server's id."""
+
+    # ---- who steps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def servers_per_step(self) -> int:
+        """B."""
+        return self.cloud.servers_per_step
+
+    def next_event(self, gathering: Gathering) -> CloudEvent:
+        """The servers that step next. All others keep their model, their cohort and their clock."""
+        self.gather(gathering)
+        return self.earliest()
+
+    def gather(self, gathering: Gathering) -> None:
+        """Every server that begins a round gathers its cohort."""
+        idle = [server for server in self.active_servers if server.id not in self.waiting]
+        cohorts = gathering.cohorts(idle, clone(self.federation.models(idle)))
+        self.waiting |= dict(zip([server.id for server in idle], cohorts, strict=True))
+
+    def earliest(self) -> CloudEvent:
+        """The next event in time."""
+        return self._first(self.active_servers) if self.cloud.protocol == "async" else self._rigorous()
+
+    def finish_s(self, server: Server) -> float:
+        """When a server has its reports, in simulated seconds."""
+        return server.started + self.waiting[server.id].duration_s
+
+    def _first(self, servers: Sequence[Server]) -> CloudEvent:
+        """The first B of these to have their reports; ties go to the lowest id."""
+        order = sorted(servers, key=lambda server: (self.finish_s(server), server.id))[: self.servers_per_step]
+        return CloudEvent(self, sorted(order, key=lambda server: server.id), self.finish_s(order[-1]))
+
+    def _rigorous(self) -> CloudEvent:
+        """The next in time of two kinds: the first B of round t step together; a server of an earlier round alone."""
+        current = [server for server in self.active_servers if server.rounds == self.rigorous_round]
+        late = [server for server in self.active_servers if server.rounds < self.rigorous_round]
+        alone = [CloudEvent(self, [server], self.finish_s(server)) for server in late]
+        together = [self._first(current)] if len(current) >= self.servers_per_step else []
+        return min([*together, *alone], key=lambda event: (event.time_s, event not in together, event.servers[0].id))
+
+    # ---- a step ------------------------------------------------------------------------------------------------------
+
+    def mix(self, servers: Sequence[Server]) -> None:
+        """Mix the models of servers that step together; one alone keeps its own."""
+        if len(servers) == 1:
+            return
+        matrix = self.cloud.mixing.matrix([server.id for server in servers], self.seed, self.events)
+        check_doubly_stochastic(matrix)
+        self.federation.mix(servers, matrix)
+
+    def finish(self, event: CloudEvent, number: int) -> None:
+        """The event's servers begin their next rounds."""
+        servers = event.servers
+        self.staleness = sum(number - server.stepped for server in servers) / len(servers)
+        if len(servers) == self.servers_per_step:
+            self.rigorous_round += servers[0].rounds == self.rigorous_round
+        for server in servers:
+            server.waited += event.time_s - self.finish_s(server)
+            del self.waiting[server.id]
+        self.move_on(event, number)
+
+    # ---- all servers -------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """How far apart servers are, how old what they step with is, how much of their time they wait."""
+        waited = float(np.mean([server.waited for server in self.active_servers]))
+        return {
+            "cloud/consensus": float(np.mean(self.federation.distances(self.active_servers))),
+            "cloud/staleness": self.staleness,
+            "cloud/waiting": waited / self.time if self.time else 0.0,
+        }
+
+    def records(self, event: CloudEvent) -> ServerRecords:
+        """One row a server: the round that it is in, or that ends with this event."""
+        now, due, servers = event.time_s, {server.id for server in event.servers}, self.active_servers
+        finish = [self.finish_s(server) for server in servers]
+        return {
+            "server": [server.id for server in servers],
+            "time_s": [now] * len(servers),
+            "rounds": [server.rounds + (server.id in due) for server in servers],
+            "start_s": [server.started for server in servers],
+            "finish_s": finish,
+            "waited_s": [max(0.0, now - end) for end in finish],
+            "distance": self.federation.distances(servers),
+            "clients": [int(np.count_nonzero(self.waiting[server.id].reports.numpy())) for server in servers],
+            "stepped": [server.id in due for server in servers],
+        }
+
+    # ---- what is saved -----------------------------------------------------------------------------------------------
+
+    def restore(self, before: Moment) -> None:
+        """Back to the end of the last finished round; cohorts are gathered again."""
+        self.waiting.clear()
+        super().restore(before)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Every server with its clients, the time, and the round of the rigorous protocol."""
+        clients = [torch.from_numpy(server.clients) for server in self.servers]
+        owned = {"clients": clients} if len(clients) > 1 else {}
+        return super().state_dict() | {"formed": self.rigorous_round, **owned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse."""
+        if not self.cloud.mixing.is_fixed:
+            check_mixes_alike(state)
+        self.rigorous_round = state["formed"]
+        self.waiting.clear()
+        super().load_state_dict(state)
+
+
+def check_mixes_alike(state: dict[str, Any]) -> None:
+    """Refuse a run whose matrices were counted in another way by an earlier fedlit: they would change half way."""
+    if "events" not in state:
+        raise ResumeError(
+            "This run was begun with a fedlit that took the matrices of trainer.cloud.mixing from the second one on, "
+            "and another one in each of trainer.cloud.iterations. Now event t takes matrix t, from 0 on, so the rest "
+            "of the run would not fit what is there. Start it anew with --overwrite (in Python: overwrite=True), or "
+            "resume it with the fedlit that began it."
+        )

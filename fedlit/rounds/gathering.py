@@ -1,0 +1,316 @@
+"""The beginning of a round: who takes part, what they receive, what they kept."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pytorch_lightning.utilities.model_helpers import is_overridden
+from torch import Tensor
+
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, CohortStack, Selection
+from fedlit.client.local_optimizers import initial_memory
+from fedlit.client.states import row_names
+from fedlit.client.states_location import StatesPlace
+from fedlit.clock import Clock
+from fedlit.clock.clock import divided
+from fedlit.data.base import FederatedDataModule
+from fedlit.data.pooled import Pooled
+from fedlit.engines.choose import Request
+from fedlit.keys import Purpose, Stream, generator
+from fedlit.params import Params, below, stack, under_prefix, with_prefix
+from fedlit.ranks import Profile
+from fedlit.server.buffer import Buffer
+from fedlit.server.cloud import Cloud
+from fedlit.server.sampling import Arrivals, Sampler, check_selection
+from fedlit.server.server import Server
+
+
+@dataclass(frozen=True)
+class RoundOptions:
+    """What the trainer's arguments say about a round."""
+
+    clients_per_round: int
+    sampler: Sampler
+    eval_every: int
+    divergence_factor: float
+    store_local_models: Literal["auto"] | bool
+    seed: int
+    request: Request = field(default_factory=Request)
+    clock: Clock | None = None
+    cloud: Cloud | None = None
+    buffer: Buffer | None = None
+    states: StatesPlace = "auto"
+
+
+class Gathering:
+    """Makes the cohort of a round; it changes nothing.
+
+    Args:
+        client: the algorithm.
+        population: the clients and their samples.
+        options: who is drawn, and how many.
+        profile: times what is done under a name.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        population: FederatedDataModule | Pooled,
+        options: RoundOptions,
+        profile: Profile = nullcontext,
+    ) -> None:
+        self.client = client
+        self.population = population
+        self.options = options
+        self.profile = profile
+        self._stream = Stream()
+        self._widens = is_overridden("select", client, Client)
+        """Whether the algorithm has a word in who takes part; else no draw is keyed for it."""
+        self._own_work = is_overridden("local_work", client, Client)
+        """Whether the algorithm has a word in how many steps clients take."""
+
+    def cohorts(self, servers: Sequence[Server], models: Params | None = None) -> list[Cohort]:
+        """The next round of each server: who trains, what they received and kept, and how long they take.
+
+        Args:
+            servers: the servers.
+            models: stacked: a copy of each one's model, where there is one already.
+        """
+        if not servers:
+            return []
+        cohorts, arrivals = self._chosen(servers, models or stack([server.model for server in servers]))
+        self.time(cohorts, arrivals)
+        return cohorts
+
+    def untimed(self, servers: Sequence[Server]) -> list[Cohort]:
+        """The same, for estimates: a recorded clock is not asked for seconds that the run itself may never need."""
+        return self._chosen(servers, stack([server.model for server in servers]))[0]
+
+    def _chosen(self, servers: Sequence[Server], models: Params) -> "tuple[list[Cohort], Drawn]":
+        with self.profile("sample"):
+            arrivals = self.arrivals(servers, [server.clients for server in servers])
+            selected = [self.select(server, own) for server, own in zip(servers, arrivals.each, strict=True)]
+        return self.described(servers, selected, models), arrivals
+
+    def sending(self, server: Server, among: np.ndarray, count: int, draw: int, model: Params) -> Cohort:
+        """So many of these clients, who are sent a model now, and how long each takes.
+
+        Args:
+            server: the server.
+            among: ids of those who can be chosen.
+            count: how many.
+            draw: key of the draw of who they are.
+            model: stacked: a copy of the server's model, which several sendings share.
+        """
+        with self.profile("sample"):
+            arrivals = self.arrivals([server], [among])
+            selection = self.select(server, arrivals.each[0], among, count, draw)
+        [cohort] = self.described([server], [selection], model)
+        self.time([cohort], arrivals)
+        return cohort
+
+    def described(self, servers: Sequence[Server], selected: Sequence[Selection], models: Params) -> list[Cohort]:
+        """Each server's cohort: who was chosen, what they received and what they kept.
+
+        Args:
+            servers: the servers.
+            selected: who trains, and who of them reports.
+            models: stacked: the model that each server sends.
+        """
+        client, counts = self.client, [len(own.train) for own in selected]
+        chosen = [one for own in selected for one in own.train]
+        reporting = {one for own in selected for one in own.report}  # nobody belongs to two servers
+        sizes = self.population.sizes.numpy()[chosen]
+        planned = client.planned_steps(sizes)
+        sent = {
+            "received": {name: models[name] for name in servers[0].params},
+            "received_buffers": {name: models[name] for name in servers[0].buffers},
+        }
+        stack = CohortStack(counts, {"reports": torch.tensor([one in reporting for one in chosen])}, sent)
+        stack.fields |= {"sizes": torch.from_numpy(sizes), "steps": torch.from_numpy(planned)}
+        self.add_rows(stack, servers[0], chosen)
+        rates = {round: client.rate(round) for round in {server.rounds for server in servers}}
+        cohorts = [
+            Cohort(
+                stack=stack,
+                place=place,
+                round=server.rounds,
+                run_round=server.rounds + 1,
+                population=len(server.clients),
+                clients=own.train,
+                draw_rounds=[server.rounds] * len(own.train),
+                lrs=[rates[server.rounds]] * len(own.train),
+                local_tensors=client.own_tensors,
+            )
+            for place, (server, own) in enumerate(zip(servers, selected, strict=True))
+        ]
+        for server, cohort, own in zip(servers, cohorts, divided(planned, counts), strict=True):
+            if self._own_work or client.most_steps is not None:  # asked in every round: a callback may set it
+                cohort.steps = self.steps(cohort, "local_work", own)
+            if client.keep_optimizer:
+                cohort.optimizer_state = self.kept_memory(cohort, server)
+        return cohorts
+
+    def add_rows(self, stack: CohortStack, server: Server, chosen: list[int]) -> None:
+        """What these clients kept, and what is sent beside the model; first values where nothing is known yet."""
+        client, initial = self.client, server.initial
+        if client.own_tensors:
+            received = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
+            stack.fields |= dict(zip(("received", "received_buffers"), received, strict=True))
+        kept, sent = client.state_spec(), client.sent_spec()
+        if kept or sent:
+            stack.fields["received"] = stack.all("received")
+        first = stack.fields.get("received", {})
+        names = row_names(kept, first)
+        stack.fields["state"] = server.states.rows(chosen, names, lambda: client.initial_rows(kept, first, initial))
+        stack.fields["sent"] = client.initial_rows(sent, first, initial)
+
+    def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "Drawn":
+        """When these clients of each server show up in its next round; None where the sampler does not ask."""
+        options = self.options
+        if options.clock is None or not options.sampler.needs_clock:
+            return Drawn([None] * len(servers))
+        counts, everyone = [len(own) for own in ids], np.concatenate(ids)
+        rounds = np.repeat([server.rounds for server in servers], counts)
+        seconds = options.clock.latency.arrivals(options.seed, rounds, everyone)
+        return Drawn([*divided(seconds, counts)], everyone, seconds)
+
+    def select(
+        self,
+        server: Server,
+        arrivals: Arrivals,
+        among: np.ndarray | None = None,
+        count: int | None = None,
+        draw: int | None = None,
+    ) -> Selection:
+        """Who trains and who reports in a server's round: the sampler's answer, which the algorithm may widen.
+
+        Args:
+            server: the server.
+            arrivals: when those who can be chosen show up.
+            among: their ids; all of the server's unless given.
+            count: how many; clients_per_round unless given.
+            draw: key of the draw; the server's round unless given.
+        """
+        options, ids = self.options, server.clients if among is None else among
+        draw = server.rounds if draw is None else draw
+        sizes = server.sizes.numpy() if among is None else self.population.sizes.numpy()[ids]
+        if count is None:
+            count = 1 if self.client.pools_data else options.clients_per_round
+        known: dict[str, Any] = {"server": server.id} if server.id else {}
+        if arrivals is not None:
+            known["arrivals"] = arrivals
+        drawn = options.sampler.select(options.seed, draw, sizes, count, **known)
+        check_selection(drawn, len(sizes), f"trainer.sampler ({type(options.sampler).__name__})")
+        chosen = drawn
+        if self._widens:
+            generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
+            chosen = self.client.select(drawn, len(sizes), generator)
+            check_selection(chosen, len(sizes), f"{type(self.client).__name__}.select")
+        train = ids.take(chosen.train).tolist()
+        return Selection(train, train if chosen.report is chosen.train else ids.take(chosen.report).tolist())
+
+    def time(self, cohorts: Sequence[Cohort], arrivals: "Drawn") -> None:
+        """How long each cohort's reports take; who is late or lost does not report. Solves of a round count once."""
+        clock = self.options.clock
+        if clock is None:
+            return
+        is_asked = Cohort.reports.of(cohorts).numpy()
+        starts = np.cumsum([0, *(len(cohort.clients) for cohort in cohorts[:-1])])
+        counts = np.add.reduceat(is_asked, starts, dtype=np.int64).tolist()
+        sizes = Cohort.sizes.of(cohorts).numpy()[is_asked]
+        steps = self.longest_solves(cohorts).numpy()[is_asked]
+        ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_asked]
+        rounds = np.repeat([cohort.round for cohort in cohorts], counts)
+        work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
+        seconds, reports, lasts = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
+        each = torch.split(torch.from_numpy(seconds), counts)
+        for cohort, own, until in zip(cohorts, lasts, each, strict=True):
+            cohort.duration_s, cohort.seconds = own, until
+        if not reports.all():
+            for cohort, own_reports in zip(cohorts, divided(reports, counts), strict=True):
+                cohort.reports[cohort.reports.clone()] = torch.from_numpy(own_reports)
+
+    def longest_solves(self, cohorts: Sequence[Cohort]) -> Tensor:
+        """(clients,) local steps of the phase that has most of them, for all cohorts."""
+        solves = [self.all_steps(cohorts, name) for name in self.work_methods]
+        return torch.stack(solves).amax(0) if len(solves) > 1 else solves[0]
+
+    def all_steps(self, cohorts: Sequence[Cohort], work_method: str) -> Tensor:
+        """(clients,) local steps that the phases of a `work_method` take, for all cohorts."""
+        if work_method == "local_work":
+            return Cohort.steps.of(cohorts)
+        return below([self.steps(cohort, work_method) for cohort in cohorts])
+
+    @property
+    def work_methods(self) -> list[str]:
+        """Methods of the client that say how many steps its phases take."""
+        return [*dict.fromkeys(phase.work_method for phase in self.client.phases())]
+
+    def received(self, server: Server, chosen: list[int], params: Params, buffers: Params) -> tuple[Params, Params]:
+        """Stacked: the parameters and buffers with which each client starts: what is sent; what stays is its own."""
+        if not self.client.own_tensors:
+            return params, buffers
+        sent = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
+        first = with_prefix("own", sent)
+        rows = params | buffers | under_prefix("own", server.states.rows(chosen, list(first), lambda: first))
+        return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
+
+    def steps(self, cohort: Cohort, work_method: str, planned: np.ndarray | None = None) -> Tensor:
+        """(clients,) local steps of a phase, where so many are planned; phases of a round draw the same numbers."""
+
+        def generator_of(k: int) -> np.random.Generator:
+            return generator(self.options.seed, Purpose.WORK, round=cohort.draw_rounds[k], client=cohort.clients[k])
+
+        planned = self.client.planned_steps(cohort.sizes.numpy()) if planned is None else planned
+        return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator_of))
+
+    def work_shares(self, cohorts: Sequence[Cohort]) -> dict[str, float]:
+        """Steps that phases take by their `work_method`, as shares of what the options plan; for estimates.
+
+        The mean over about a hundred draws: a small cohort's are those of several rounds.
+        """
+        planned = sum(int(self.client.planned_steps(cohort.sizes.numpy()).sum()) for cohort in cohorts)
+        rounds = -(-_COUNTED_DRAWS // max(1, sum(len(cohort.clients) for cohort in cohorts)))
+        methods = self.work_methods
+        taken = dict.fromkeys(methods, 0)
+        for cohort in cohorts:
+            for later in range(rounds):
+                drawn = cohort.round + later
+                of_round = replace(cohort, round=drawn, draw_rounds=[drawn] * len(cohort.clients))
+                for name in methods:
+                    taken[name] += int(self.steps(of_round, name).sum())
+        return {name: steps / max(rounds * planned, 1) for name, steps in taken.items()}
+
+    def kept_memory(self, cohort: Cohort, server: Server) -> Params:
+        """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
+        start, _ = cohort.start_of(self.client.phases()[0].start)
+        fresh = with_prefix("memory", initial_memory(self.client.local_optimizer(), start))
+        return under_prefix("memory", server.states.rows(cohort.clients, list(fresh), lambda: fresh))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Arrivals that the sampler has asked for: the clock needs not draw them again."""
+
+    each: list[Arrivals]
+    """(clients,) of each server; None where the sampler goes by something else."""
+    clients: np.ndarray | None = None
+    """(clients,) ids of all of them."""
+    seconds: np.ndarray | None = None
+    """(clients,) when each shows up."""
+
+    def of(self, ids: np.ndarray) -> np.ndarray | None:
+        """(clients,) when these show up; None where nobody has asked."""
+        if self.clients is None:
+            return None
+        table: np.ndarray = np.zeros(self.clients.max() + 1)
+        table[self.clients] = self.seconds
+        return np.asarray(table[ids])
+
+
+_COUNTED_DRAWS = 100

@@ -1,0 +1,88 @@
+"""The middle of a round: the clients of all servers that are due train at once; what is needed of their risks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedlit.client.base import Client
+from fedlit.client.cohort import Cohort, TrainedCohort
+from fedlit.client.step import Phase
+from fedlit.data.base import ClientData, FederatedDataModule
+from fedlit.data.pooled import Pooled
+from fedlit.engines.base import Engine
+from fedlit.errors import located
+from fedlit.evaluation.evaluator import Evaluator
+from fedlit.params import with_prefix
+from fedlit.rounds.gathering import Gathering
+
+
+@dataclass(frozen=True)
+class Training:
+    """Lets the engine train cohorts; it keeps nothing."""
+
+    client: Client
+    population: FederatedDataModule | Pooled
+    """The clients and their samples."""
+    gathering: Gathering
+    """Says how many steps a phase takes."""
+    engine: Engine
+    """What trains."""
+    evaluator: Evaluator
+    """Measures risks and gradients."""
+    needs: frozenset[str]
+    """Which of them the client, the weighting or a callback needs."""
+
+    def measure_received(self, cohort: Cohort) -> None:
+        """Risks and gradients of the received models, where they are needed."""
+        if not self.needs & {"risk_received", "grad_received"}:
+            return
+        received, data = cohort.received | cohort.received_buffers, self._data(cohort).train
+        if "risk_received" in self.needs:
+            cohort.risk_received = self.evaluator.risks(received, data)
+        if "grad_received" in self.needs:
+            cohort.grad_received = self.evaluator.gradients(received, data)
+
+    def measure_trained(self, cohort: TrainedCohort) -> None:
+        """Risks of the trained models, where they are needed."""
+        if "risk_trained" in self.needs:
+            cohort.risk_trained = self.evaluator.risks(cohort.params | cohort.buffers, self._data(cohort).train)
+
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
+        """All clients of all servers at once, but for those whose rates differ."""
+        trained: dict[int, TrainedCohort] = {}
+        for rate in dict.fromkeys(cohort.lr for cohort in cohorts):
+            places = [place for place, cohort in enumerate(cohorts) if cohort.lr == rate]
+            alike = [cohorts[place] for place in places]
+            trained |= dict(zip(places, self._train_together(alike), strict=True))
+        return [trained[place] for place in range(len(cohorts))]
+
+    def _train_together(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
+        cohort = TrainedCohort.begin(Cohort.join(cohorts))
+        data = self._data(cohort)
+        for phase in self.client.phases():
+            self.run_phase(cohort, data, phase)
+            self.end_phase(cohort, phase)
+        return cohort.split(cohorts)
+
+    def run_phase(self, cohort: TrainedCohort, data: ClientData, phase: Phase) -> None:
+        """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
+        steps = cohort.steps if phase.work_method == "local_work" else self.gathering.steps(cohort, phase.work_method)
+        cohort.steps_taken = cohort.steps_taken + steps
+        solved = self.engine.train(self.client, cohort.in_phase(steps, phase.lr), data, phase)
+        cohort.state |= solved.carried
+        if phase.writes:
+            cohort.state |= with_prefix(phase.writes, solved.params)
+            return
+        cohort.params, cohort.buffers = solved.params, solved.buffers
+        if phase.start != "trained":  # what refines a trained model logs nothing
+            cohort.losses = solved.losses
+        if self.client.keep_optimizer:
+            cohort.optimizer_state = solved.optimizer_state
+
+    def end_phase(self, cohort: TrainedCohort, phase: Phase) -> None:
+        """The client's own hook after a phase; whoever no phase has trained so far keeps its rows."""
+        where = f"in round {cohort.run_round}, in on_phase_end of {type(self.client).__name__} ({phase.name})"
+        with located(where), cohort.untrained_rows_restored():
+            self.client.on_phase_end(cohort, phase)
+
+    def _data(self, cohort: Cohort) -> ClientData:
+        return self.population.load(cohort.round, cohort.clients)

@@ -1,0 +1,323 @@
+"""The coordinator: the ordinary loop, whose servers are processes. It says who steps together, mixes, measures, writes.
+
+It holds a copy of every server (model, optimiser, callbacks) and of what clients keep, as each event left them: so
+metrics, checkpoints and the run folder are those of `fedlit fit`, and a run that lost a server can be resumed with all.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pytorch_lightning import Trainer
+
+from fedlit.client.cohort import C, Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.states import ClientStates
+from fedlit.clock import Clock, Constant, Latency
+from fedlit.errors import ProcessError
+from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.rounds.cloud import CloudEvent, CloudProtocol
+from fedlit.rounds.federation import Federation
+from fedlit.rounds.gathering import Gathering, RoundOptions
+from fedlit.rounds.loop import FederatedLoop
+from fedlit.rounds.nodes.base import ONE_BY_ONE
+from fedlit.rounds.nodes.measured_latency import Latencies
+from fedlit.rounds.nodes.messages import Message
+from fedlit.rounds.nodes.plan import Part
+from fedlit.rounds.nodes.supervisor import Crew, Heard
+from fedlit.rounds.protocol import Event, ServerRecords
+from fedlit.rounds.round import Round
+from fedlit.server.cloud import Cloud
+from fedlit.server.server import Server, Snapshot
+
+log = logging.getLogger("fedlit")
+
+
+class ServerLostError(Exception):
+    """A server was lost within a step: the step is taken back, and taken by others."""
+
+
+class CoordinatorProtocol(CloudProtocol):
+    """Servers that are processes: an event takes place once they have said that they have their reports.
+
+    Args:
+        federation: the coordinator's copies of the servers.
+        cloud: which of them step together, and how they mix.
+        seed: seed of the run.
+        crew: the processes.
+    """
+
+    def __init__(self, federation: Federation, cloud: Cloud, seed: int, crew: Crew) -> None:
+        super().__init__(federation, cloud, seed)
+        self.crew = crew
+        self.reports: dict[int, Heard] = {}
+        """What servers that wait to step have told, by their id."""
+        self._answers: dict[int, Message] = {}
+        self._lost: dict[int, str] = {}
+        self._began = time.perf_counter()
+
+    @property
+    def is_real(self) -> bool:
+        """Whether whoever is done first steps first; else the clock says who."""
+        return self.crew.plan.pace == "real"
+
+    @property
+    def active_servers(self) -> list[Server]:
+        """Those whose processes are there; where none is, the copies of all, which a last checkpoint holds."""
+        return [server for server in self.servers if server.id not in self._lost] or self.servers
+
+    @property
+    def left(self) -> int:
+        """How many servers are there."""
+        return len(self.servers) - len(self._lost)
+
+    # ---- who steps ---------------------------------------------------------------------------------------------------
+
+    def next_event(self, gathering: Gathering) -> CloudEvent:
+        """The servers that step next, once each of them has its reports."""
+        while True:
+            self._check_enough()
+            self.gather(gathering)
+            event = self.earliest()
+            missing = [server.id for server in event.servers if server.id not in self.reports]
+            if not missing:
+                return event
+            self._hear(missing)
+
+    def gather(self, gathering: Gathering) -> None:
+        """As in the base; at a real pace, a server that has not reported yet takes for ever."""
+        super().gather(gathering)
+        for server in self.active_servers if self.is_real else ():
+            heard = self.reports.get(server.id)
+            self.waiting[server.id].duration_s = math.inf if heard is None else self._now(heard.at) - server.started
+
+    def records(self, event: CloudEvent) -> ServerRecords:
+        """As in the base; a server that still trains gets the current time as finish."""
+        rows = super().records(event)
+        rows["finish_s"] = [
+            now if math.isinf(end) else end for end, now in zip(rows["finish_s"], rows["time_s"], strict=True)
+        ]
+        return rows
+
+    def unfinished(self) -> list[Cohort]:
+        """What servers still wait for, or with, when the run ends; who has not reported takes until now at least."""
+        for server in self.active_servers:
+            cohort = self.waiting.get(server.id)
+            if cohort is not None and math.isinf(cohort.duration_s):
+                cohort.duration_s = self._now(time.perf_counter()) - server.started
+        return list(self.waiting.values())
+
+    def _now(self, at: float) -> float:
+        return at - self._began
+
+    def _check_enough(self) -> None:
+        if self.left < self.servers_per_step:
+            raise ProcessError(
+                f"{next(reversed(self._lost.values()))}. {self.servers_per_step} of {len(self.servers)} servers step "
+                f"together, and {self.left} {'is' if self.left == 1 else 'are'} left: the run ends. Continue it from "
+                "its last round with --resume."
+            )
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    def begin(self, states: ClientStates) -> None:
+        """Tell every server where the run begins."""
+        self._began, kept = time.perf_counter() - self.time, states.state_dict()
+        for server in self.servers:
+            now = server.snapshot()
+            slots = [slot for slot, client in enumerate(kept["clients"]) if client in server.members]
+            self.crew.send(
+                server.id,
+                {
+                    "model": now.model,
+                    "clock": now.clock,
+                    "optimizer": now.optimizer,
+                    "callbacks": [
+                        state for state, own in zip(now.callbacks, server.callbacks, strict=True) if own.decides
+                    ],
+                    "initial": server.initial,
+                    "clients": [kept["clients"][slot] for slot in slots],
+                    "rows": {name: value[slots] for name, value in kept["rows"].items()},
+                },
+            )
+
+    def collect(self, event: Event) -> dict[int, Message]:
+        """An answer of each server of an event; where one is lost, the others take the step back."""
+        self._answers.clear()
+        ids = [server.id for server in event.servers]
+        while missing := [id for id in ids if id not in self._answers and id not in self._lost]:
+            self._hear(missing)
+        if any(id in self._lost for id in ids):
+            self.tell([id for id in ids if id not in self._lost], {"undo": True})
+            raise ServerLostError
+        return self._answers
+
+    def tell(self, servers: Sequence[int], message: Message) -> None:
+        """The same message to several servers."""
+        for id in servers:
+            self.crew.send(id, message)
+
+    def _hear(self, awaited: Sequence[int]) -> None:
+        heard = self.crew.hear(awaited)
+        if heard.message is None:
+            self._lose(heard.part)
+        elif "report" in heard.message:
+            self.reports[heard.part.server] = heard
+        else:
+            self._answers[heard.part.server] = heard.message
+
+    def _lose(self, part: Part) -> None:
+        """A server goes with its process, and with that of its clients."""
+        if part.server in self._lost:
+            return
+        culprit = self.crew.culprit(part.server)
+        whose = "" if culprit.worker is None else f", and with it server {part.server} has lost clients"
+        self._lost[part.server] = f"{self.crew.ended(culprit)}{whose}"
+        self.reports.pop(part.server, None)
+        self.waiting.pop(part.server, None)
+        self.crew.dismiss(part.server)
+        if self.left >= self.servers_per_step:
+            log.warning(f"{self._lost[part.server]}: the run goes on with {self.left} of {len(self.servers)} servers.")
+
+
+class OneServerProtocol(CoordinatorProtocol):
+    """One server that is a process: it measures and saves what a flat run does."""
+
+    def metrics(self) -> dict[str, float]:
+        """One server is not apart from others, and waits for none."""
+        return {}
+
+    def records(self, event: CloudEvent) -> ServerRecords:
+        """None."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of a flat run, in which no server has a round of its own."""
+        return super().state_dict() | {"formed": 0}
+
+
+class CoordinatorRound(Round):
+    """A round whose servers are processes."""
+
+    host: "CoordinatorLoop"
+
+    @property
+    def protocol(self) -> CoordinatorProtocol:
+        """The processes, and copies of their servers."""
+        return self.host.federation
+
+    def train(self, event: Event, number: int) -> list[TrainedCohort]:
+        """What the clients of the servers that are due have brought back."""
+        trained = []
+        for server, gathered in event.to_send():
+            gathered.run_round = number
+            heard = self.protocol.reports.pop(server.id)
+            assert heard.message is not None
+            trained.append(with_fields(TrainedCohort.begin(gathered), heard.message["report"]))
+            self.host.record(trained[-1], heard.message["seconds"])
+        return trained
+
+    def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
+        """The servers that are due step, each in its process; here they are mixed."""
+        protocol, servers = self.protocol, event.servers
+        ids = [server.id for server in servers]
+        protocol.tell(ids, {"number": self.state.rounds_done + 1})
+        for iteration in range(event.iterations):
+            answers = protocol.collect(event)
+            for server in servers:
+                server.load_model(answers[server.id]["model"])
+            event.mix(iteration)
+            for server in servers:
+                protocol.crew.send(server.id, {"model": server.model})
+        answers = protocol.collect(event)
+        weighed = []
+        for server, cohort in zip(servers, cohorts, strict=True):
+            take_over(server, answers[server.id]["stepped"])
+            kept = answers[server.id]["cohort"]
+            weighed.append(with_fields(WeighedCohort.weigh(cohort, kept["weights"], 1.0), kept))
+        protocol.tell(ids, {"count": True})
+        self.store_rows(weighed)
+        return weighed
+
+
+class CoordinatorLoop(FederatedLoop):
+    """Rounds whose servers are processes.
+
+    Args:
+        trainer: as for FederatedLoop, and so are `rounds`, `options` and `measures`.
+        crew: the processes.
+    """
+
+    round_class = CoordinatorRound
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        rounds: int,
+        options: RoundOptions,
+        measures: MeasureOptions | None = None,
+        *,
+        crew: Crew,
+    ) -> None:
+        self.has_clock = options.clock is not None
+        is_timed = self.has_clock or crew.plan.pace == "real"
+        clock = options.clock or (Clock(Latency(arrival=Constant(0.0))) if is_timed else None)
+        super().__init__(trainer, rounds, replace(options, request=ONE_BY_ONE, clock=clock), measures)
+        self.crew = crew
+        self.latencies = Latencies()
+
+    @property
+    def federation(self) -> CoordinatorProtocol:
+        """The processes, and copies of their servers."""
+        assert isinstance(self.state.protocol, CoordinatorProtocol)
+        return self.state.protocol
+
+    def create_protocol(self) -> CoordinatorProtocol:
+        """Copies of the processes' servers."""
+        federation, options = super().create_protocol().federation, self.options
+        if options.cloud is None:
+            return OneServerProtocol(federation, Cloud(servers=1), options.seed, self.crew)
+        return CoordinatorProtocol(federation, options.cloud, options.seed, self.crew)
+
+    def on_run_start(self) -> None:
+        """The servers begin where this run does, while the initial model is measured."""
+        self.federation.begin(self.states)
+        super().on_run_start()
+
+    def advance(self) -> None:
+        """One round; where a server is lost within it, once more without that one."""
+        while True:
+            try:
+                return super().advance()
+            except ServerLostError:
+                continue
+
+    def record(self, cohort: Cohort, seconds: list[float]) -> None:
+        """How long a server's round took, and each client of it."""
+        clock = self.options.clock
+        if clock is not None and self.federation.is_real:
+            arrivals = clock.latency.arrivals(self.options.seed, cohort.round, cohort.clients)
+            self.latencies.add(cohort, arrivals, np.array(seconds))
+
+    def teardown(self) -> None:
+        """However the run ends, what it took is written."""
+        super().teardown()
+        if self._ready and self.folder is not None and self.federation.is_real:
+            for cohort in self.federation.unfinished():
+                self.record(cohort, [cohort.duration_s] * len(cohort.clients))
+            self.latencies.write(self.folder, has_clock=self.has_clock)
+
+
+def with_fields(cohort: C, filled: Message) -> C:
+    """The cohort with these stacked fields."""
+    return replace(cohort, parts=cohort.parts | filled)
+
+
+def take_over(server: Server, became: Message) -> None:
+    """A copy becomes what the server's process has become. Callbacks that only watch live here alone."""
+    states = iter(became["callbacks"])
+    callbacks = [next(states) if callback.decides else {} for callback in server.callbacks]
+    server.restore(Snapshot(became["model"], server.clock, became["optimizer"], callbacks))

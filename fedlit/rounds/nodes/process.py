@@ -1,0 +1,87 @@
+"""What a server's or client's process does: it builds the run, joins the others and works until it is ended."""
+
+import logging
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from functools import partial
+from multiprocessing import connection, parent_process
+from typing import Any, Protocol
+
+import torch
+
+from fedlit.errors import DivergedError, FedlitError
+from fedlit.rounds.nodes.client import ClientLoop
+from fedlit.rounds.nodes.messages import ConnectionLostError, Wire, join_store
+from fedlit.rounds.nodes.plan import COORDINATOR, Part, Plan
+from fedlit.rounds.nodes.server import ServerLoop
+
+
+class BuiltRun(Protocol):
+    """What a command line describes, built."""
+
+    trainer: Any
+    """A FederatedTrainer."""
+    model: Any
+    datamodule: Any
+
+
+Build = Callable[[], BuiltRun]
+"""Builds the run in each process; a function of a module, since processes are sent its name."""
+
+
+def run_part(part: Part, plan: Plan, build: Build, port: int) -> None:
+    """The whole life of the process. It never returns: other threads may be waiting in gloo."""
+    os.setpgid(0, 0)  # Ctrl-C is for the coordinator, which ends this process
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    logging.getLogger("fedlit").setLevel(logging.WARNING)  # the coordinator says it
+    torch.set_num_threads(1)
+    try:
+        code = serve(part, plan, build, port)
+    except ConnectionLostError:
+        code = 0  # whom it works with has ended: the coordinator knows
+    except FedlitError as error:
+        print(f"fedlit: {part.name}: {error}", file=sys.stderr)
+        code = error.exit_code
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def serve(part: Part, plan: Plan, build: Build, port: int) -> int:
+    """Build the run, join the others, and work; returns an exit code where that fails."""
+    store = join_store(port, plan.timeout)
+    run = build()
+    run.datamodule.setup("fit")
+    store.set(f"ready/{part.rank}", "1")
+    wire = Wire(store, part.rank, plan.size, plan.timeout)
+    try:
+        make = ServerLoop if part.worker is None else ClientLoop
+        run.trainer.use_loop(partial(make, part=part, plan=plan, wire=wire))
+        run.trainer.fit(run.model, datamodule=run.datamodule)
+    except ConnectionLostError:
+        raise
+    except Exception as error:
+        if not isinstance(error, FedlitError):
+            traceback.print_exc()
+        wire.send(COORDINATOR, {"error": described(error)})
+    return 1
+
+
+def described(error: Exception) -> dict[str, Any]:
+    """An error as plain data."""
+    where = {"round": error.round, "client": error.client} if isinstance(error, DivergedError) else {}
+    notes = " ".join(getattr(error, "__notes__", []))
+    return {"kind": type(error).__name__, "text": f"{error} {notes}".strip(), **where}
+
+
+def end_with_parent() -> None:
+    """However the coordinator ends, this process does not outlive it."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)

@@ -1,0 +1,207 @@
+"""A server's process: the ordinary round of one server, whose clients train elsewhere and whom the coordinator mixes.
+
+round     gather, send, clients train, report to the coordinator
+step      receive, weigh; K_z times: its model goes to the coordinator and comes back mixed, and it steps
+end       what it has become goes to the coordinator, which lets the round count, or be undone where another
+          server was lost within it; then its clients train again
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.clock import Clock
+from fedlit.params import clone
+from fedlit.rounds.assembly import RoundParts
+from fedlit.rounds.federation import Federation
+from fedlit.rounds.flat import FlatEvent, FlatProtocol
+from fedlit.rounds.gathering import Gathering
+from fedlit.rounds.local_training import Training
+from fedlit.rounds.nodes.base import PartLoop, PartRound
+from fedlit.rounds.nodes.client import request_of
+from fedlit.rounds.nodes.messages import Message, Wire
+from fedlit.rounds.nodes.plan import COORDINATOR, Part
+from fedlit.rounds.protocol import Event
+from fedlit.server.server import Server, Snapshot
+
+
+class UndoneError(Exception):
+    """The coordinator takes the round back."""
+
+
+class Link:
+    """The way to the coordinator: a server tells something, and waits for the answer."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+
+    def ask(self, message: Message) -> Message:
+        """The coordinator's answer; UndoneError where that is to take the round back."""
+        self.wire.send(COORDINATOR, message)
+        answer = self.wire.receive(COORDINATOR)
+        if "undo" in answer:
+            raise UndoneError
+        return answer
+
+
+@dataclass(frozen=True, eq=False)
+class OwnEvent(FlatEvent):
+    """A round of this server, which the coordinator lets it step in, mixes, and lets count."""
+
+    protocol: "OwnProtocol"
+
+    @property
+    def iterations(self) -> int:
+        """K_z."""
+        return self.protocol.iterations
+
+    def mix(self, iteration: int) -> None:
+        """The coordinator does."""
+        [server] = self.servers
+        server.load_model(self.protocol.link.ask({"model": server.model})["model"])
+
+
+class OwnProtocol(FlatProtocol):
+    """A federation as one of its servers sees it: itself, and a coordinator that mixes.
+
+    Args:
+        server: this one.
+        iterations: K_z: how often it mixes and steps in a round.
+        link: the way to the coordinator.
+    """
+
+    def __init__(self, server: Server, iterations: int, link: Link) -> None:
+        super().__init__(Federation([server]))
+        self.iterations = iterations
+        self.link = link
+
+    def next_event(self, gathering: Gathering) -> OwnEvent:
+        """Its own next step; when that is, is for the coordinator to say."""
+        event = super().next_event(gathering)
+        return OwnEvent(self, event.servers, 0.0, event.cohort)
+
+
+class ServerRound(PartRound):
+    """A round of this server, which counts once the coordinator says so."""
+
+    def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
+        """What the server has become goes to the coordinator first."""
+        [server], [cohort] = event.servers, cohorts
+        now = server.snapshot()
+        kept = {name: getattr(cohort, name) for name in ("state", "optimizer_state", "weights", "sent_bytes")}
+        became = {"model": now.model, "optimizer": now.optimizer, "callbacks": now.callbacks}
+        self.protocol.link.ask({"stepped": became, "cohort": kept})
+        super().finish(event, number, cohorts)
+
+    @property
+    def protocol(self) -> OwnProtocol:
+        """This server's."""
+        assert isinstance(self.parts.protocol, OwnProtocol)
+        return self.parts.protocol
+
+
+@dataclass(frozen=True)
+class ClientsTraining(Training):
+    """Lets client processes train."""
+
+    workers: Sequence[Part]
+    """The client processes of this server."""
+    link: Link
+    """The way to the coordinator."""
+    arrivals: tuple[Clock, int] | None
+    """The clock and the seed by which clients show up, where that is waited for."""
+
+    @classmethod
+    def of(
+        cls, training: Training, workers: Sequence[Part], link: Link, arrivals: tuple[Clock, int] | None
+    ) -> "ClientsTraining":
+        """The same training, elsewhere; risks are still measured here."""
+        given = {own.name: getattr(training, own.name) for own in fields(training)}
+        return cls(**given, workers=workers, link=link, arrivals=arrivals)
+
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
+        """The clients of this server; returns when the coordinator lets it step."""
+        [cohort] = cohorts
+        asked = {worker.rank: positions for worker in self.workers if (positions := positions_of(worker, cohort))}
+        waits = self._waits(cohort)
+        for rank, positions in asked.items():
+            self.link.wire.send(rank, request_of(cohort, positions, max(waits[k] for k in positions)))
+        replies = [self.link.wire.receive(rank) for rank in asked]
+        trained = put_together(cohort, list(asked.values()), replies)
+        seconds = {k: reply["seconds"] for own, reply in zip(asked.values(), replies, strict=True) for k in own}
+        answer = self.link.ask({"report": report_of(trained), "seconds": [seconds[k] for k in sorted(seconds)]})
+        trained.run_round = answer["number"]
+        return [trained]
+
+    def _waits(self, cohort: Cohort) -> list[float]:
+        """(clients,) seconds until each client shows up; 0 where time is only simulated."""
+        if self.arrivals is None:
+            return [0.0] * len(cohort.clients)
+        clock, seed = self.arrivals
+        return [float(seconds) for seconds in clock.latency.arrivals(seed, cohort.round, cohort.clients)]
+
+
+class ServerLoop(PartLoop):
+    """One advance() is one round of this server."""
+
+    round_class = ServerRound
+
+    def create_protocol(self) -> OwnProtocol:
+        """This server alone takes part."""
+        self.link, cloud = Link(self.wire), self.options.cloud
+        server = super().create_protocol().servers[self.part.server]
+        return OwnProtocol(server, 1 if cloud is None else cloud.iterations, self.link)
+
+    def assemble(self) -> RoundParts:
+        """Client processes train."""
+        parts, clock = super().assemble(), self.options.clock if self.plan.pace == "real" else None
+        arrivals = None if clock is None else (clock, self.options.seed)
+        workers = self.plan.workers_of(self.part.server)
+        return replace(parts, training=ClientsTraining.of(parts.training, workers, self.link, arrivals))
+
+    def on_run_start(self) -> None:
+        """The coordinator says where the run begins: a resumed one in the middle."""
+        begin = self.wire.receive(COORDINATOR)
+        self.server.restore(Snapshot(begin["model"], begin["clock"], begin["optimizer"], begin["callbacks"]))
+        self.server.initial = clone(begin["initial"])
+        self.states.load_state_dict({"clients": begin["clients"], "rows": begin["rows"]})
+        super().on_run_start()
+
+    def advance(self) -> None:
+        """One round, again and again until it counts."""
+        while True:
+            try:
+                return super().advance()
+            except UndoneError:
+                continue
+
+
+def positions_of(worker: Part, cohort: Cohort) -> list[int]:
+    """Where a process's clients stand in a cohort."""
+    own = set(worker.clients)
+    return [k for k, client in enumerate(cohort.clients) if client in own]
+
+
+def put_together(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Sequence[Message]) -> TrainedCohort:
+    """A cohort with what its parts bring back."""
+    order = torch.tensor([k for own in positions for k in own]).argsort()
+    trained = TrainedCohort.begin(cohort)
+    for name in replies[0].keys() - {"seconds"}:
+        setattr(trained, name, in_order([reply[name] for reply in replies], order))
+    return trained
+
+
+def in_order(parts: Sequence[Any], order: Tensor) -> Any:
+    """Rows of several tensors, or of several stacked dicts, in the cohort's order."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat(list(parts))[order]
+    return {key: in_order([part[key] for part in parts], order) for key in parts[0]}
+
+
+def report_of(cohort: TrainedCohort) -> Message:
+    """What the coordinator is told of a trained cohort; what clients keep follows after the server's hooks."""
+    return {name: getattr(cohort, name) for name in ("steps_taken", "losses", "params", "buffers", "sent")}

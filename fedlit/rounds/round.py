@@ -1,0 +1,302 @@
+"""Round: one event of the servers, from the draw of its clients to the commit of what it came to.
+
+A round is a transaction: all that is saved changes together, in `commit`, or not at all. It knows nothing of Lightning:
+what it needs of the run around it is a `Host`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.errors import located, noted
+from fedlit.evaluation.evaluator import threads
+from fedlit.evaluation.history import round_metrics
+from fedlit.params import Params, clone, load, rows
+from fedlit.results.folder import RunFolder
+from fedlit.rounds.assembly import RoundParts
+from fedlit.rounds.divergence import check_divergence, check_servers
+from fedlit.rounds.gathering import RoundOptions
+from fedlit.rounds.interrupts import Stopping
+from fedlit.rounds.protocol import Event, Moment, ServerRecords
+from fedlit.rounds.run_state import RoundRecord, RunState
+from fedlit.server.aggregate import averaged_buffers, pseudo_gradients
+from fedlit.server.base import check_sent
+from fedlit.server.server import Server, move
+from fedlit.server.weights import check_weights
+
+_CHECKED = ("losses", "params", "steps", "sizes")
+"""Fields that show whether a run is lost."""
+_STORED = ("steps_taken", "state", "optimizer_state", "params", "buffers")
+"""Fields of which rows are kept."""
+
+
+class Host(Protocol):
+    """What a round asks of the run around it."""
+
+    options: RoundOptions
+    folder: RunFolder | None
+    stopping: Stopping
+
+    def profile(self, phase: str) -> AbstractContextManager[object]:
+        """Time what is done under a name."""
+
+    def call(self, server: Server, hook: str, *args: Any) -> None:
+        """Call a hook of every callback of a server."""
+
+    def awaits_optimizer_step(self) -> bool:
+        """Whether a callback of Lightning's listens to the next."""
+
+    def before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """A server's optimiser is about to step."""
+
+    def is_due(self, number: int) -> bool:
+        """Whether the state after so many rounds is evaluated."""
+
+    def count_rounds(self) -> None:
+        """A round was committed."""
+
+
+@dataclass(frozen=True)
+class Stopwatch:
+    """When the parts of a round began and ended, in seconds of this machine's clock."""
+
+    started: float
+    trained: float
+
+
+class Round:
+    """Plays rounds, one after the other:
+
+        due      which servers step: the one there is, or those of a cloud that have their reports first
+        who      the sampler draws a cohort from (seed, round)
+        train    the engine runs every client's local solve
+        after    dual ascent, control variates … (hook on_cohort_trained)
+        weigh    the weighting says how much each client counts
+        step     the server's optimiser moves z along the pseudo-gradient
+        store    the cohort's rows; everyone else is untouched
+        measure  metrics, on the rounds that are due
+        commit   the round counts
+
+    Args:
+        state: what checkpoints hold, and what a failed round restores.
+        parts: what plays a round.
+        host: the run around it.
+    """
+
+    def __init__(self, state: RunState, parts: RoundParts, host: Host) -> None:
+        self.state = state
+        self.parts = parts
+        self.host = host
+
+    def play(self) -> RoundRecord:
+        """One round: the whole of it, or nothing."""
+        started, number = time.perf_counter(), self.state.rounds_done + 1
+        with self.host.profile("gather"):
+            event = self.parts.protocol.next_event(self.parts.gathering)
+        with self.transaction(event.servers):
+            with self.host.profile("train"):
+                trained = self.train(event, number)
+            watch = Stopwatch(started, time.perf_counter())
+            cohorts = event.to_step(trained)
+            self.check_divergence(cohorts)
+            with self.host.profile("server"):
+                weighed = self.step_together(event, cohorts)
+            due = self.host.is_due(number)
+            servers = event.records() if due else {}
+            self.finish(event, number, weighed)
+            with self.host.profile("evaluate"):
+                record = self.measure(number, WeighedCohort.whole_round(weighed), watch, servers, due=due)
+            with self.host.profile("log"):
+                self.commit(number, record)
+        return record
+
+    def measure_initial_model(self) -> RoundRecord:
+        """Measure the initial model: row 0 of every file and logger."""
+        with self.transaction([]):
+            record = self.measure(0, None, None, {}, due=True)
+            self.commit(0, record)
+        return record
+
+    # ---- a transaction -----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, servers: Sequence[Server]) -> Iterator[None]:
+        """A round of these servers that fails before its `commit` leaves the state of the last finished round."""
+        state = self.state
+        before, first_risk = state.protocol.snapshot(servers), state.first_risk
+        state.in_round = True
+        try:
+            yield
+        except BaseException as error:
+            if state.in_round:
+                with self.host.stopping.held():
+                    state.first_risk = first_risk
+                    self._undo(before, error)
+            raise
+        finally:
+            state.in_round = False
+
+    def _undo(self, before: Moment, error: BaseException) -> None:
+        """Back to the last finished round. Each step is taken even if another raises; some run users' code."""
+        state, folder = self.state, self.host.folder
+        state.postponed.clear()
+        restore = partial(state.protocol.restore, before)
+        steps: list[Callable[[], None]] = [state.clients.discard, self.parts.measuring.forget, restore, self.load_model]
+        if folder is not None:
+            steps.append(partial(folder.forget_after, state.rounds_done if state.history.rows else -1))
+        for step in steps:
+            with noted(error, f"While round {state.rounds_done + 1} was undone"):
+                step()
+
+    def load_model(self) -> None:
+        """Put the model that is measured into the client's net: that is what users, exports and checkpoints find."""
+        load(self.parts.client.net, self.parts.device.sent(self.state.global_model))
+
+    # ---- phases of a round -------------------------------------------------------------------------------------------
+
+    def train(self, event: Event, number: int) -> list[TrainedCohort]:
+        """The clients of all servers that are due, a cohort for each."""
+        for server, cohort in event.to_send():
+            cohort.run_round = number
+            self.send(server, cohort)
+        cohorts = event.to_train()
+        for cohort in cohorts:
+            cohort.run_round = number
+        return self.parts.training.train(cohorts)
+
+    def check_divergence(self, cohorts: Sequence[TrainedCohort]) -> None:
+        """A client that is not finite, or an exploded risk, ends the run here: nothing was kept yet."""
+        joined, factor = TrainedCohort.join(cohorts, _CHECKED), self.host.options.divergence_factor
+        self.state.first_risk = check_divergence(joined, self.state.first_risk, factor)
+
+    def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
+        """Servers that are due take their clients' models in, mix and step, and keep what clients keep."""
+        for server, cohort in zip(event.servers, cohorts, strict=True):
+            self.receive(server, cohort)
+        weighed = self.weigh(cohorts)
+        for iteration in range(event.iterations):
+            event.mix(iteration)
+            self.step(event.servers, weighed)
+            check_servers(self.parts.protocol.federation.models(event.servers), self.state.rounds_done + 1)
+        self.store_rows(weighed)
+        for server, stepped in zip(event.servers, weighed, strict=True):
+            self.host.call(server, "on_server_step_end", stepped)
+        return weighed
+
+    def send(self, server: Server, cohort: Cohort) -> None:
+        """What a server's clients are given, before they train."""
+        self.parts.training.measure_received(cohort)
+        self.host.call(server, "on_cohort_start", cohort)
+
+    def receive(self, server: Server, cohort: TrainedCohort) -> None:
+        """What a server does with what comes back."""
+        self.parts.training.measure_trained(cohort)
+        if server.callbacks:
+            with cohort.untrained_rows_restored():
+                self.host.call(server, "on_cohort_trained", cohort)
+            check_sent(cohort, server.callbacks)
+
+    def weigh(self, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
+        """How much each client counts, and how long each server's step is."""
+        weighting, factor = self.parts.weighting, self.parts.client.server_lr
+        with located(f"in round {cohorts[0].run_round}, in the weighting {type(weighting).__name__}"):
+            weighed = weighting.weigh_each(cohorts)
+        check_weights(weighed, cohorts, weighting)
+        pairs = zip(cohorts, weighed, strict=True)
+        return [WeighedCohort.weigh(cohort, own.weights, own.step * factor) for cohort, own in pairs]
+
+    def step(self, servers: Sequence[Server], cohorts: Sequence[WeighedCohort]) -> None:
+        """Each z moves along its pseudo-gradient, until the round is committed or undone."""
+        gradients = pseudo_gradients(self.parts.protocol.federation.models(servers), cohorts)
+        is_awaited = self.host.awaits_optimizer_step()
+        for server, cohort, gradient in zip(servers, cohorts, rows(gradients, len(servers)), strict=True):
+            cohort.pseudo_gradient = gradient
+            self.host.call(server, "on_pseudo_gradient", cohort)
+            if is_awaited:
+                self.host.before_optimizer_step(server.optimizer)
+        first, optimizer = cohorts[0], type(servers[0].optimizer).__name__
+        fixed = frozenset() if self.parts.client.average_kept else first.local_tensors
+        buffers = rows(averaged_buffers(cohorts), len(servers))
+        with located(f"in round {first.run_round}, in the server's optimiser {optimizer}"):
+            move(servers, [cohort.pseudo_gradient for cohort in cohorts], buffers, fixed=fixed)
+
+    def store_rows(self, cohorts: Sequence[WeighedCohort]) -> None:
+        """The rows of those who trained, until the round is committed or undone."""
+        joined = WeighedCohort.join(cohorts, _STORED)
+        clients, rows = joined.trained_rows(self.parts.rows_of(joined))
+        self.state.clients.update(clients, rows)
+        self.parts.measuring.changed(clients)
+
+    def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
+        """The event is over: clocks move on."""
+        event.finish(number)
+
+    # ---- its end -----------------------------------------------------------------------------------------------------
+
+    def measure(
+        self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
+    ) -> RoundRecord:
+        """Metrics of the round, and the record of each client and server where it is evaluated."""
+        values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
+        evaluated = time.perf_counter()
+        users = self.evaluate(cohort, values) if due else None
+        now = time.perf_counter()
+        if watch is not None:
+            values |= {"time/train_s": watch.trained - watch.started, "time/round_s": now - watch.started}
+        if due:
+            values["time/eval_s"] = now - evaluated
+        values |= self.protocol_metrics()
+        first = self.state.server
+        if users is not None:
+            self.host.call(first, "on_users_measured", cohort, users)
+        self.host.call(first, "on_round_metrics", cohort, values)
+        self.state.history.check(values)
+        servers = self.measured_servers(number, servers)
+        model = clone(self.parts.protocol.global_model)  # the last of users' code: nothing is written yet
+        return RoundRecord(values, users, servers, model)
+
+    def evaluate(self, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
+        """Measure all users; adds to the round's values and returns the record of each client."""
+        with threads(self.parts.evaluation_threads):
+            measured, users = self.parts.measuring.evaluate(cohort, self.parts.protocol.global_model)
+        values |= measured
+        return users
+
+    def protocol_metrics(self) -> dict[str, float]:
+        """Simulated time, and the numbers of the servers' protocol."""
+        values = {} if self.host.options.clock is None else {"time/sim_s": self.parts.protocol.time}
+        return values | self.parts.protocol.metrics()
+
+    def measured_servers(self, number: int, servers: ServerRecords) -> ServerRecords:
+        """The servers' records, with the round and the score of every server's model on the pooled test."""
+        if not servers:
+            return {}
+        models = [server.measured for server in self.parts.protocol.active_servers]
+        with threads(self.parts.evaluation_threads):
+            scores = self.parts.measuring.pooled_scores(models)
+        return {"round": [number] * len(models), **servers, self.parts.client.task.first.name: scores}
+
+    def commit(self, number: int, record: RoundRecord) -> None:
+        """The round counts. What can fail comes first; the rest is not interrupted, not even by a second Ctrl-C."""
+        state, folder = self.state, self.host.folder
+        with self.host.stopping.held():
+            load(self.parts.client.net, self.parts.device.sent(record.global_model))
+            if folder is not None:
+                if record.users is not None:
+                    folder.append_clients(number, record.users)
+                folder.append_metrics(number, state.history.row(record.values))
+            state.clients.commit()
+            state.add(number, record, self.shown_model)
+            self.host.count_rounds()
+            state.in_round = False  # all that belongs to this round is in place: a checkpoint may be written
+
+    def shown_model(self) -> Params:
+        """What the client's net holds after `load_model`, without asking the device."""
+        net = self.parts.client.net
+        return {name: self.state.global_model.get(name, value) for name, value in net.state_dict().items()}

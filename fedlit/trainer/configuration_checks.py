@@ -1,0 +1,408 @@
+"""What trainer, client and data cannot do together: refused here, before any work, each with its reason."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from pytorch_lightning import Callback
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from torch import Tensor
+
+from fedlit.client.base import Client
+from fedlit.client.cohort import Selection
+from fedlit.client.states import number_states
+from fedlit.client.tasks import Named
+from fedlit.clock import Clock
+from fedlit.data.base import FederatedDataModule
+from fedlit.engines.step_check import check_steps
+from fedlit.engines.step_probe import MOST_ROWS
+from fedlit.errors import ConfigError, nearest
+from fedlit.evaluation.history import EXTRA_METRICS, MeasuredParts, round_columns
+from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.keys import Purpose, generator
+from fedlit.metrics.catalogue import record_columns
+from fedlit.server.base import ServerCallback
+from fedlit.server.buffer import Buffer
+from fedlit.server.cloud import Cloud
+from fedlit.server.optimizers import SGD, ServerOptimizer
+from fedlit.server.sampling import Sampler, check_selection
+from fedlit.server.weights import Weighting
+
+log = logging.getLogger("fedlit")
+
+REFUSED_TRAINER_ARGUMENTS = {
+    "plugins": "number formats and processes follow from precision, devices and strategy. Leave it out.",
+    "benchmark": "operations would be chosen by their timing, and two runs would differ. Leave it out.",
+    "deterministic": "a run always gives the same bits. Leave it out.",
+    "detect_anomaly": "a client whose loss or model is not finite ends the run, and the error names it. Leave it out.",
+    "inference_mode": "evaluation always runs in it. Leave it out.",
+    "log_every_n_steps": "every round is logged. Leave it out.",
+    "limit_test_batches": "all users are evaluated in one pass. Give eval_every instead.",
+    "limit_predict_batches": "there is nothing to predict in a federated run. Leave it out.",
+    "enable_model_summary": "the net is the same for all. Give Lightning's ModelSummary as a callback instead.",
+    "enable_autolog_hparams": "the command line logs the whole config. Leave it out.",
+    "model_registry": "checkpoints stay in the run's folder. Leave it out.",
+    "barebones": "it turns off the hooks that a round needs. Leave it out.",
+    "max_epochs": "one epoch is one round here. Give rounds instead.",
+    "min_epochs": "one epoch is one round here. Give rounds instead.",
+    "max_steps": "a run is measured in rounds. Give rounds instead.",
+    "min_steps": "a run is measured in rounds. Give rounds instead.",
+    "accumulate_grad_batches": "local steps are the client's. Give model.batch_size instead.",
+    "gradient_clip_val": "gradients are clipped on the client. Give model.clip instead.",
+    "gradient_clip_algorithm": "gradients are clipped on the client, by norm. Give model.clip instead.",
+    "check_val_every_n_epoch": "evaluation goes by rounds. Give eval_every instead.",
+    "val_check_interval": "evaluation goes by rounds. Give eval_every instead.",
+    "limit_train_batches": "a client's work is its own. Give model.local_steps instead.",
+    "limit_val_batches": "all users are evaluated in one pass. Give eval_every instead.",
+    "overfit_batches": "clients train on their own data. Give model.local_steps instead.",
+    "enable_checkpointing": "a run folder keeps its own (run=DIR). Give a ModelCheckpoint callback for more.",
+    "fast_dev_run": "a round is the smallest run. Give rounds=1 instead.",
+    "num_sanity_val_steps": "the initial model is always evaluated, as round 0. Leave it out.",
+    "reload_dataloaders_every_n_epochs": "there are no data loaders: the data stay in memory. Leave it out.",
+    "use_distributed_sampler": "clients are drawn by trainer.sampler. Leave it out.",
+    "sync_batchnorm": "statistics are averaged by the server. Leave it out.",
+}
+
+
+def check_run(
+    client: Client,
+    data: FederatedDataModule,
+    callbacks: Sequence[Callback],
+    *,
+    clients_per_round: int,
+    sampler: Sampler,
+    weighting: Weighting,
+    measures: MeasureOptions,
+    cloud: Cloud | None = None,
+    clock: Clock | None = None,
+    buffer: Buffer | None = None,
+    seed: int = 0,
+) -> None:
+    """Refuse what would fail, or deceive, later. The data are set up."""
+    check_optimizers(client)
+    check_phases(client)
+    client.check_states()
+    check_clock(client, data, callbacks, sampler, clock, seed)
+    check_cloud(client, data, callbacks, sampler, cloud, clock)
+    if buffer is not None:
+        check_buffer(buffer, client, data, sampler, cloud, clock)
+        check_discount(buffer, callbacks)
+    served = check_cohort(client, data, sampler, clients_per_round, cloud, clock)
+    client.check_clients(data.num_clients, served, sampler.cohort_size(clients_per_round, served))
+    check_weighting(client, weighting)
+    check_states(client)
+    check_population(client, data)
+    check_adaptation(client, data, measures)
+    check_extra_metrics(data, measures)
+    check_monitors(client, data, callbacks)
+    check_frozen(client)
+    check_net(client, data)
+    if client.batch_size < client.fewest_rows:
+        raise ConfigError("model.batch_size is 1, but model.net has BatchNorm, which needs 2 rows or more. Raise it.")
+    check_first_steps(client, data)
+
+
+def check_optimizers(client: Client) -> None:
+    """Lightning's place for optimisers is the server's here: an override would silently replace it."""
+    if type(client).configure_optimizers is not Client.configure_optimizers:
+        raise ConfigError(
+            f"{type(client).__name__} overrides configure_optimizers, but the optimisers of a federated run are chosen "
+            "elsewhere: the clients' by local_optimizer() and options such as lr and momentum, the server's by "
+            "trainer.server_optimizer (SGD, FedAvgM, FedAdam …). Remove the override."
+        )
+
+
+def check_phases(client: Client) -> None:
+    """One phase must train the model that is sent, from where that begins."""
+    sent = [phase for phase in client.phases() if not phase.writes]
+    if not sent or sent[0].start == "trained":
+        raise ConfigError(
+            f"{type(client).__name__}.phases() never trains the model that clients send to the server: give one phase "
+            "that does not write a state (`writes`), and let it start from 'received' or from a state of "
+            "state_spec(). Phases that start from 'trained' come after it."
+        )
+
+
+def check_cohort(
+    client: Client,
+    data: FederatedDataModule,
+    sampler: Sampler,
+    clients_per_round: int,
+    cloud: Cloud | None,
+    clock: Clock | None,
+) -> int:
+    """The sampler, and the client, must be able to choose a cohort of every server; returns the largest's clients."""
+    groups = data.load(0, range(data.num_clients)).groups if cloud is not None else []
+    parts = [np.arange(data.num_clients)] if cloud is None else cloud.clients_of(data.num_clients, groups, 0)
+    for number, ids in enumerate(parts):
+        if sampler.cohort_size(clients_per_round, len(ids)) > len(ids):
+            whose = f"the data ({type(data).__name__}) have" if cloud is None else f"server {number} of the cloud has"
+            raise ConfigError(
+                f"trainer.clients_per_round is {clients_per_round}, but {whose} only {len(ids)} clients. Set it to "
+                f"{len(ids)} or less, or make more clients (data.num_clients)."
+            )
+        known: dict[str, Any] = {"arrivals": clock.latency.arrivals(0, 0, ids)} if clock and sampler.needs_clock else {}
+        drawn = sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, **known)
+        check_selection(drawn, len(ids), f"trainer.sampler ({type(sampler).__name__})")
+        chosen = client.select(drawn, len(ids), generator(0, Purpose.COHORT, index=1))
+        check_selection(chosen, len(ids), f"{type(client).__name__}.select")
+    return max(len(ids) for ids in parts)
+
+
+def check_clock(
+    client: Client,
+    data: FederatedDataModule,
+    callbacks: Sequence[Callback],
+    sampler: Sampler,
+    clock: Clock | None,
+    seed: int,
+) -> None:
+    """A clock must give everyone seconds, and nobody may be late or lost whose model counts."""
+    if clock is None:
+        if sampler.needs_clock:
+            raise ConfigError(
+                f"trainer.sampler is {type(sampler).__name__}, which goes by arrivals, but there is no trainer.clock. "
+                "Give one."
+            )
+        return
+    if not clock.latency.is_recorded:  # a trace is rehearsed: it may lack clients that never take part
+        clock.latency.durations(seed, 0, np.arange(data.num_clients), 1)
+    if clock.deadline is not None or clock.dropout:
+        own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.needs_reports]
+        if own:
+            raise ConfigError(
+                f"trainer.clock has a deadline or dropout, but {type(own[0]).__name__} of {type(client).__name__} "
+                "counts the model of every client that trained. Leave both out, or take another algorithm."
+            )
+
+
+def check_cloud(
+    client: Client,
+    data: FederatedDataModule,
+    callbacks: Sequence[Callback],
+    sampler: Sampler,
+    cloud: Cloud | None,
+    clock: Clock | None,
+) -> None:
+    """Several servers need clients that stay, a state that bears mixing, and a clock that says who is first."""
+    if cloud is None:
+        return
+    if client.pools_data or data.is_fresh:
+        what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
+        raise ConfigError(f"trainer.cloud divides clients among servers, but this run {what}. Leave one of them out.")
+    if cloud.servers_per_step < cloud.servers and clock is None:
+        raise ConfigError(
+            f"trainer.cloud.first is {cloud.servers_per_step} of {cloud.servers} servers, but there is no "
+            "trainer.clock to say which are first. Give one, or leave first out."
+        )
+    same_groups = cloud.protocol == "rigorous" or cloud.servers % cloud.servers_per_step == 0
+    if cloud.servers_per_step < cloud.servers and same_groups and clock is not None and clock.latency.is_constant:
+        raise ConfigError(
+            f"trainer.cloud.first is {cloud.servers_per_step} of {cloud.servers} servers, but trainer.clock gives "
+            "every client the same seconds: the same servers would step together for ever, and never connect with the "
+            "others. Give a latency that varies, or leave first out."
+        )
+    if sampler.by_ids and cloud.servers > 1:
+        raise ConfigError(
+            f"trainer.sampler is {type(sampler).__name__}, a list of clients, but each of {cloud.servers} servers "
+            "counts its own clients from 0. Take another sampler, or leave trainer.cloud out."
+        )
+    for callback in callbacks:
+        if isinstance(callback, ServerCallback) and callback.alone and cloud.servers > 1:
+            raise ConfigError(
+                f"{type(client).__name__} cannot have {cloud.servers} servers: {type(callback).__name__} keeps a state "
+                f"that makes no sense there, because {callback.alone}. Leave trainer.cloud out, or take another "
+                "algorithm."
+            )
+
+
+def says_that_mixing_cancels(client: Client, optimizer: ServerOptimizer, cloud: Cloud | None) -> None:
+    """A line where several servers step all the way to their own clients' mean: their runs are apart then."""
+    if cloud is not None and cloud.servers > 1 and optimizer == SGD(lr=1 / client.server_lr):
+        log.warning(
+            "cloud: a server's step ends in the mean of its own clients, wherever it began, so that mixing cancels and "
+            "servers never learn of each other. Give trainer.server_optimizer a rate below 1."
+        )
+
+
+def check_buffer(
+    buffer: Buffer,
+    client: Client,
+    data: FederatedDataModule,
+    sampler: Sampler,
+    cloud: Cloud | None,
+    clock: Clock | None,
+) -> None:
+    """A buffer needs one server, a clock, clients that stay, enough of them, and that whoever trains also reports."""
+    name, clients = type(client).__name__, int((data.sizes > 0).sum())
+    if client.pools_data or data.is_fresh:
+        what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
+        raise ConfigError(f"trainer.buffer keeps clients in flight, but this run {what}. Leave one of them out.")
+    if cloud is not None:
+        raise ConfigError(
+            "trainer.buffer is for one server, but trainer.cloud has several with their own protocol. Leave one out."
+        )
+    if clock is None:
+        raise ConfigError(
+            "trainer.buffer goes by the order of reports, but there is no trainer.clock to time them. Give one."
+        )
+    if clock.deadline is not None or clock.dropout:
+        raise ConfigError(
+            "trainer.clock has a deadline or dropout, but with trainer.buffer the server does not wait, and every "
+            "report is used, however late. Leave both out, or the buffer."
+        )
+    if buffer.concurrency > clients:
+        raise ConfigError(
+            f"trainer.buffer.concurrency is {buffer.concurrency}, but the data ({type(data).__name__}) have only "
+            f"{clients} clients to train on. Set it to {clients} or less, or make more clients (data.num_clients)."
+        )
+    if not sampler.takes_any or sampler.cohort_size(buffer.concurrency, data.num_clients) != buffer.concurrency:
+        raise ConfigError(
+            f"trainer.sampler is {type(sampler).__name__}, but with trainer.buffer a client is drawn whenever one "
+            "reports, among those that are not in flight. Use 'uniform', 'size' or 'earliest'."
+        )
+    alone = client.select(Selection([0], [0]), data.num_clients, generator(0, Purpose.COHORT))
+    if len(alone.train) > 1:
+        raise ConfigError(
+            f"{name} lets clients train that do not report, round by round, but with trainer.buffer a client trains on "
+            f"what it was sent, and reports. Turn that off in the options of {name}, or leave the buffer out."
+        )
+
+
+def check_discount(buffer: Buffer, callbacks: Sequence[Callback]) -> None:
+    """A discount must have something to act on."""
+    own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.replaces_average]
+    discounted = bool((buffer.discounts(torch.arange(1, 1001)) != 1).any())
+    if own and discounted:
+        raise ConfigError(
+            f"trainer.buffer.discount would have no effect: {type(own[0]).__name__} puts an average of the clients' "
+            "models in the place of the reports' moves. Set trainer.buffer.discount to constant."
+        )
+
+
+def check_weighting(client: Client, weighting: Weighting) -> None:
+    """A weighting reads only states that the algorithm keeps."""
+    missing = [name for name in weighting.needs_state if name not in client.state_spec()]
+    if missing:
+        raise ConfigError(
+            f"trainer.weights is {type(weighting).__name__}, which reads each client's '{missing[0]}', but "
+            f"{type(client).__name__} keeps none. Use 'samples' or 'uniform', or an algorithm that keeps it."
+        )
+
+
+def check_states(client: Client) -> None:
+    """A number that clients keep is a column of clients.parquet and of the dashboard, which have others too."""
+    for name in number_states(client.state_spec()):
+        if name in (*record_columns(client.task.measures), "own", "gain"):
+            raise ConfigError(
+                f"{type(client).__name__} keeps a number called '{name}' for each client, but the records of "
+                "clients have a column of that name already. Give it another name in state_spec()."
+            )
+
+
+def check_population(client: Client, data: FederatedDataModule) -> None:
+    """What is kept for a client must find the same client again."""
+    kept = sorted(client.state_spec()) + sorted(client.own_tensors) + ["optimizer"] * client.keep_optimizer
+    if data.is_fresh and kept:
+        raise ConfigError(
+            f"{type(client).__name__} keeps '{kept[0]}' for each client, but data.fresh draws new clients every round, "
+            "which never take part again. Use an algorithm that keeps nothing, or leave data.fresh out."
+        )
+
+
+def check_adaptation(client: Client, data: FederatedDataModule, measures: MeasureOptions) -> None:
+    """Personal models that are adapted need data to adapt on."""
+    steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
+    for name, step in steps.items():
+        if step is not None and step.on == "adapt" and not data.everyone.adapt.sizes.any():
+            raise ConfigError(
+                f"{name} is 'adapt', but no client has adaptation data (data.adapt_fraction is 0). Set "
+                "data.adapt_fraction to 0.1, or adapt on train or test."
+            )
+
+
+def check_extra_metrics(data: FederatedDataModule, measures: MeasureOptions) -> None:
+    """A global objective needs a population that stays."""
+    if data.is_fresh and measures.extra_metrics:
+        raise ConfigError(
+            f"trainer.extra_metrics asks for {measures.extra_metrics[0]}, the objective over all clients' training "
+            "data, but data.fresh draws new clients every round. Leave one of them out."
+        )
+
+
+def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
+    """Nothing can be monitored that is not measured, least of all on validation data that do not exist."""
+    known = round_columns(client, MeasuredParts(finetuned=True, extra=EXTRA_METRICS))
+    groups = {name.split("/")[0] for name in known}
+    declared = [name for callback in callbacks if isinstance(callback, ServerCallback) for name in callback.metrics]
+    for callback in callbacks:
+        if not isinstance(callback, EarlyStopping | ModelCheckpoint) or callback.monitor is None:
+            continue
+        name, asked = type(callback).__name__, callback.monitor
+        if asked.startswith("val/") and len(data.global_val) == 0:
+            raise ConfigError(
+                f"{name} monitors '{asked}', but there is no validation data (data.val_fraction is 0). Set "
+                "data.val_fraction to 0.1, or remove the callback."
+            )
+        if asked.split("/")[0] in groups and asked not in [*known, *declared]:
+            raise ConfigError(
+                f"{name} monitors '{asked}', which is not measured. {nearest(asked, known)}See docs/metrics.md."
+            )
+
+
+def check_frozen(client: Client) -> None:
+    """Engines train, and servers average, all parameters of a net: one that must not move would."""
+    frozen = [name for name, value in client.net.named_parameters() if not value.requires_grad]
+    if frozen:
+        few = ", ".join(f"'{name}'" for name in frozen[:3])
+        more = f" and {len(frozen) - 3} more" if len(frozen) > 3 else ""
+        raise ConfigError(
+            f"model.net ({type(client.net).__name__}) has frozen parameters (requires_grad is False): {few}{more}. "
+            "fedlit trains and sends all parameters of a net, these too. Let them train, net.requires_grad_(True); or, "
+            "where a frozen part comes first, apply it to the samples once and give its outputs to TensorData, with "
+            "the rest of the net as model.net."
+        )
+
+
+def check_net(client: Client, data: FederatedDataModule) -> None:
+    """The net must take the data's samples, and its output must be for the task and the data's targets."""
+    x, y = data.rows(data.store, data.telling_rows())
+    name = type(client.net).__name__
+    dtype = next(client.net.parameters()).dtype
+    training = client.net.training
+    client.net.eval()
+    try:
+        with torch.no_grad():
+            output = client.net(x.to(dtype) if x.is_floating_point() else x)
+    except (RuntimeError, IndexError) as error:
+        raise ConfigError(
+            f"model.net ({name}) cannot take samples of shape {tuple(x.shape[1:])} from {type(data).__name__}: "
+            f"{str(error).splitlines()[0]}. {advice(x, error)}"
+        ) from error
+    finally:
+        client.net.train(training)
+    misfit = client.task.misfit(output, y, Named(f"model.net ({name})", type(data).__name__, data.num_classes))
+    if misfit is not None:
+        raise ConfigError(misfit)
+
+
+def advice(x: Tensor, error: Exception) -> str:
+    """What to do about a net that cannot take a sample."""
+    if isinstance(error, IndexError) and not x.is_floating_point():
+        return (
+            f"Token ids go from {int(x.min())} to {int(x.max())}: give the net's embedding at least {int(x.max()) + 1} "
+            "entries, or correct the ids."
+        )
+    return "Change the net's input size, or the data."
+
+
+def check_first_steps(client: Client, data: FederatedDataModule) -> None:
+    """Every phase's step and optimiser, tried on rows of the client that has most of them."""
+    largest = int(data.sizes.argmax())
+    rows = data.load(0, [largest]).train[0][: min(client.batch_size, MOST_ROWS)]
+    if len(rows) >= client.fewest_rows:
+        x, y = data.rows(data.store, rows)
+        dtype = next(client.net.parameters()).dtype
+        check_steps(client, x.to(dtype) if x.is_floating_point() else x, y)

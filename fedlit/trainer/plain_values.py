@@ -1,0 +1,186 @@
+"""Anything that a run is built from as plain data: what config.yaml of a run that Python started holds.
+
+Two runs with different numbers behind them must not have the same description, and a reader must understand it:
+numbers, texts and lists stand as they are, a part as its class and arguments, large data as a short hash with its
+shape. What cannot be described is refused, because two of it could not be told apart.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import pickle
+from collections.abc import Iterable, Mapping, Sequence, Set
+from datetime import timedelta
+from enum import Enum
+from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType, MethodType, NoneType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedlit.errors import ConfigError
+from fedlit.recorded import TRAINED_AS, ReadFromFile, Recorded, arguments_of
+from fedlit.results.config_file import ATTRIBUTES
+from fedlit.trainer.code_fingerprint import code_of, is_own, plain_attributes
+
+LONGEST = 32
+"""A longer list is shown by its hash."""
+DEEPEST = 8
+"""Objects within objects; those of a logger or a trainer would go on for ever."""
+_AS_TEXT = (PurePath, timedelta, torch.dtype, torch.device)
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+_OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_built_with", TRAINED_AS}
+_OPTIONS = (str, int, float, NoneType, type, FunctionType, BuiltinFunctionType, functools.partial)
+
+Description = dict[str, Any]
+
+
+def plain(value: Any, where: str, depth: int = 0) -> Any:
+    """A value as data that YAML can hold; `where` names it in a refusal."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, _AS_TEXT):
+        return str(value)
+    if isinstance(value, Tensor | np.ndarray):
+        return array_text(value, where)
+    if isinstance(value, Mapping):
+        return {str(name): plain(one, f"{where}.{name}", depth + 1) for name, one in value.items()}
+    if isinstance(value, Sequence | Set) and not isinstance(value, bytes | bytearray):
+        listed = [plain(one, where, depth + 1) for one in value]
+        return shortened(listed if isinstance(value, Sequence) else sorted(listed, key=json.dumps))
+    if isinstance(value, type | FunctionType):
+        return f"{path_of(value)} {code_of(value)}" if is_own(value) else path_of(value)
+    if isinstance(value, BuiltinFunctionType):
+        return path_of(value)
+    return describe_net(value, where) if isinstance(value, nn.Module) else describe(value, where, depth)
+
+
+def describe(part: object, where: str, depth: int = 0) -> Description:
+    """An object's class and what it was built with."""
+    if depth > DEEPEST:
+        raise ConfigError(refusal(where, f"holds objects within objects, more than {DEEPEST} deep"))
+    held = {name: plain(value, f"{where}.{name}", depth + 1) for name, value in held_by(part, where).items()}
+    return {**class_of(part), **attributes_of([part]), "init_args": held}
+
+
+def held_by(part: object, where: str) -> dict[str, Any]:
+    """The arguments of a recorded part or of one from a file, the fields of a dataclass, else all attributes."""
+    if isinstance(part, ReadFromFile):
+        return part.known_by()
+    if isinstance(part, Recorded):
+        return arguments_of(part)
+    if isinstance(part, functools.partial):
+        return {"function": part.func, "args": part.args, **part.keywords}
+    if isinstance(part, MethodType):
+        return {"object": part.__self__, "method": part.__name__}
+    if dataclasses.is_dataclass(part):
+        return {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    return vars(part) if hasattr(part, "__dict__") else {"content": pickled(part, where)}
+
+
+def describe_net(net: nn.Module, where: str) -> Description:
+    """A module's class, the arguments of one of fedlit's, its size, and a fingerprint of how it is put together."""
+    built_with = describe(net, where)["init_args"] if isinstance(net, Recorded) else {}
+    count = sum(value.numel() for value in net.parameters())
+    structure = digest("\n".join(structure_lines(net, where)).encode(), 8)
+    known = {**class_of(net), **attributes_of(net.modules())}
+    return {**known, "init_args": built_with, "parameters": count, "structure": structure}
+
+
+def structure_lines(net: nn.Module, where: str) -> list[str]:
+    """Every module with its options, every tensor with its shape.
+
+    Values count where training leaves them alone: of frozen parameters and of buffers, but for running statistics. The
+    initial values of the others follow from the seed. Floating-point types are the trainer's `precision`.
+    """
+    modules = [
+        f"{name} {class_of(module)} {module.extra_repr()} {own_options(module, where)}"
+        for name, module in net.named_modules()
+    ]
+    fixed = {name: value for name, value in net.named_buffers() if not name.endswith(_STATISTICS)}
+    fixed |= {name: value for name, value in net.named_parameters() if not value.requires_grad}
+    trained = [
+        f"{name} {tuple(value.shape)} {value.is_floating_point() or value.dtype}"
+        for name, value in net.state_dict().items()
+        if name not in fixed
+    ]
+    return modules + trained + [f"{name} {array_text(as_kept(value), where)}" for name, value in fixed.items()]
+
+
+def as_kept(value: Tensor) -> Tensor:
+    """In one floating-point type, whichever precision a run before has left it in."""
+    return value.float() if value.is_floating_point() else value
+
+
+def own_options(module: nn.Module, where: str) -> str:
+    """What a module keeps as attributes of its own: a rate, the name of an activation, the activation itself."""
+    kept = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    return json.dumps({name: plain(value, where) for name, value in kept.items() if isinstance(value, _OPTIONS)})
+
+
+def class_of(part: object) -> dict[str, str]:
+    """The class, and a fingerprint of its code where the user wrote it."""
+    kind = type(part)
+    return {"class_path": path_of(kind), **({"code": code_of(kind)} if is_own(kind) else {})}
+
+
+def attributes_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
+    """What the user's classes among these hold: part of `code` and `structure`, and here by name, for an error."""
+    kinds = dict.fromkeys(type(part) for part in parts)
+    held = {name: value for kind in kinds for name, value in plain_attributes(kind).items()}
+    return {ATTRIBUTES: held} if held else {}
+
+
+def path_of(thing: type | FunctionType | BuiltinFunctionType) -> str:
+    """module.name; fedlit's own as in configs: `fedlit.FedBC`."""
+    module = str(thing.__module__ or "builtins")
+    return f"{'fedlit' if module.startswith('fedlit.') else module}.{thing.__qualname__}"
+
+
+def array_text(values: Tensor | NDArray[Any], where: str) -> str:
+    """Type, shape and a hash of the values: `float32 (200, 784) 1a2b3c4d5e6f`."""
+    array = values.detach().cpu() if isinstance(values, Tensor) else values
+    if isinstance(array, Tensor):
+        array = (array.view(torch.int16) if array.dtype == torch.bfloat16 else array).numpy()
+    if array.dtype.kind == "O":
+        content = json.dumps(plain(array.tolist(), where), default=str).encode()
+    else:
+        content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+    kind = str(values.dtype).removeprefix("torch.")
+    return f"{kind} {tuple(values.shape)} {digest(content, 12)}"
+
+
+def shortened(values: list[Any]) -> list[Any] | str:
+    """A list as it is, a long one as its length and hash."""
+    if len(values) <= LONGEST:
+        return values
+    return f"list ({len(values)},) {digest(json.dumps(values).encode(), 12)}"
+
+
+def pickled(part: object, where: str) -> str:
+    """A hash of an object that shows nothing of itself, such as NumPy's generators."""
+    try:
+        return digest(pickle.dumps(part, protocol=4), 12)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ConfigError(refusal(where, f"is a {type(part).__name__}, whose content cannot be described")) from error
+
+
+def refusal(where: str, why: str) -> str:
+    """Why a run cannot be told from others."""
+    return (
+        f"{where} {why}, so config.yaml cannot say what it is, and runs with different ones would be taken for one. "
+        "Give numbers, texts, arrays, functions or objects made of them, or train without a run folder."
+    )
+
+
+def digest(content: bytes, digits: int) -> str:
+    """So many hex digits of a SHA-256."""
+    return hashlib.sha256(content).hexdigest()[:digits]

@@ -1,0 +1,230 @@
+"""What the terminal shows while a run goes: rounds, time left, clients of this round, key metrics.
+
+Without a terminal some lines are printed instead.
+"""
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ProgressBar
+from pytorch_lightning.utilities import rank_zero_only
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar as Bar
+from rich.table import Table
+from rich.text import Text
+
+from fedlit.engines.progress import Tally
+from fedlit.metrics.catalogue import first_measure
+from fedlit.metrics.formatting import counted, duration
+
+_SHOWN = {"global": "global", "local": "local", "min_user": "min user", "max_user": "max user"}
+"""Groups of metrics -> their words; the first measure of each is shown."""
+_SECONDS_BETWEEN_LINES = 20.0
+_REMEMBERED = 50
+"""Rounds from whose time the time left is estimated."""
+_ENOUGH = 0.05
+"""Share of the first round's steps from which its own length is estimated."""
+_NARROWEST_BAR, _WIDEST_BAR = 8, 24
+
+
+class Pace:
+    """How long rounds take, and so how long the rest will.
+
+    Compiling is not part of a round's time. The first round, which is slower in other ways too, counts until the next.
+    """
+
+    def __init__(self, rounds: int, done: int, tally: Tally | None = None) -> None:
+        self.rounds, self.done = rounds, done
+        self.tally = tally or Tally()
+        self.began = time.monotonic()
+        self._ends = deque([self.began], maxlen=_REMEMBERED + 1)
+        self._first = True
+
+    def count(self, done: int) -> None:
+        """A round is over."""
+        if len(self._ends) == 2 and self._first:
+            self._ends.popleft()
+            self._first = False
+        if self._first:
+            self._ends[0] += self.tally.prepared
+        self._ends.append(time.monotonic())
+        self.done = done
+
+    def seconds_left(self, share: float) -> float | None:
+        """Until the last round is over, where so much of the present one is done; None while nothing is known."""
+        spent = time.monotonic() - self._ends[-1]
+        if len(self._ends) > 1:
+            each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
+        elif share >= _ENOUGH:
+            spent -= self.tally.prepared
+            each = spent / share
+        else:
+            return None
+        later = max(self.rounds - self.done - 1, 0)
+        return each * later + max(each - spent, 0.0) * (self.done < self.rounds)
+
+
+class RoundView:
+    """The lines at the bottom of a terminal, as wide as it is: nothing is cut, what does not fit stands below."""
+
+    def __init__(self, pace: Pace, tally: Tally) -> None:
+        self.pace, self.tally = pace, tally
+        self.words = ""
+        self.is_over = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Rounds, bar and what fits behind it; the rest and the metrics below."""
+        pace, width = self.pace, options.max_width
+        rounds = f"round {pace.done}/{pace.rounds}"
+        notes = [clock(time.monotonic() - pace.began), *([] if self.is_over else self._notes())]
+        room = width - len(rounds) - _NARROWEST_BAR - 1
+        behind, *below = packed(notes, room) if len(notes[0]) + 2 <= room else ["", *packed(notes, width)]
+        part = 0.0 if self.is_over else self.tally.share
+        room = width - len(rounds) - len(behind) - 3
+        bar = Bar(pace.rounds, min(pace.done + part, pace.rounds), width=max(min(room, _WIDEST_BAR), 1))
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(Text(rounds, no_wrap=True), bar, Text(behind, no_wrap=True))
+        yield line
+        for words in [*below, *packed(self.words.split("  "), width)]:
+            yield Text(words, no_wrap=True)
+
+    def _notes(self) -> list[str]:
+        """Time left, clients of this round, steps per second: what is known of them."""
+        left, tally = self.pace.seconds_left(self.tally.share), self.tally
+        rate = tally.steps_per_second
+        return [
+            *([f"{duration(left)} left"] if left is not None else []),
+            *([f"clients {tally.clients}/{tally.of_clients}"] if tally.of_clients else []),
+            *([f"{rate:,.{0 if rate >= 10 else 1}f} steps/s"] if rate is not None else []),
+        ]
+
+
+class RoundProgressBar(ProgressBar):
+    """One bar for the whole run, by rounds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._enabled = True
+        self._console = Console()
+        self._live: Live | None = None
+        self._line_at = 0.0
+        self._evaluated = 0
+
+    def disable(self) -> None:
+        """Lightning turns it off on all processes but one."""
+        self._enabled = False
+
+    def enable(self) -> None:
+        """The opposite of disable."""
+        self._enabled = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the bar, at the round where the run begins."""
+        self._line_at = time.monotonic()
+        tally = trainer.fit_loop.tally  # type: ignore[attr-defined]  # FederatedLoop's
+        self._pace = Pace(trainer.max_epochs or 0, trainer.current_epoch, tally)
+        if not self._enabled or not self._console.is_terminal:
+            return
+        self._view = RoundView(self._pace, tally)
+        self._live = Live(
+            self._view,
+            console=self._console,
+            refresh_per_second=4,
+            redirect_stderr=sys.stderr.isatty(),  # what is sent elsewhere stays there
+        )
+        self._live.start()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """One round further."""
+        done = trainer.current_epoch + 1
+        self._pace.count(done)
+        words = shown(trainer.callback_metrics, age=done - self._evaluated)
+        if self._live is not None:
+            self._view.words = words
+            self._view.tally.begin(0, 0)
+        elif self._enabled and (done == trainer.max_epochs or self._line_is_due()):
+            left = self._pace.seconds_left(0.0) if done < (trainer.max_epochs or 0) else None
+            ahead = f"  {duration(left)} left" if left is not None else ""
+            self._console.print(f"round {done}/{trainer.max_epochs}  {words}{ahead}", highlight=False, soft_wrap=True)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The round was evaluated."""
+        self._evaluated = trainer.current_epoch + 1
+
+    def _line_is_due(self) -> bool:
+        now = time.monotonic()
+        if now - self._line_at < _SECONDS_BETWEEN_LINES:
+            return False
+        self._line_at = now
+        return True
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave the finished bar on the screen."""
+        self._stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Give the terminal back."""
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._view.is_over = True
+            self._live.stop()
+            self._live = None
+
+
+def clock(seconds: float) -> str:
+    """`0:01:05`."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+def packed(items: Sequence[str], width: int) -> list[str]:
+    """The items in lines of at most this width, two spaces between them; none is divided."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 2 + len(item) <= width:
+            lines[-1] += f"  {item}"
+        else:
+            lines.append(item)
+    return lines
+
+
+class CurrentStderr(logging.StreamHandler[TextIO]):
+    """Writes to what is standard error now: while the bar lives, that is a proxy which moves the bar out of the way."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Lightning and rich exchange sys.stderr after this handler was made."""
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
+def is_first_rank() -> bool:
+    """Whether this process speaks for its run, as far as the environment tells before the run begins."""
+    return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
+
+
+def show_lines() -> None:
+    """Let fedlit's lines (which engine and why, fallbacks …) be seen, unless the user set logging up otherwise."""
+    logger = logging.getLogger("fedlit")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.INFO if is_first_rank() else logging.WARNING)  # one rank speaks for all
+    if not logger.hasHandlers():
+        logger.addHandler(CurrentStderr())
+
+
+def shown(metrics: dict[str, Any], age: int = 0) -> str:
+    """The key metrics in a line; accuracies say how many rounds ago they were measured, unless it was in this one."""
+    first = first_measure(metrics)
+    form = "{:.1%}" if first.unit == "share" else "{:.4g}"
+    trained = [f"loss {float(metrics['train/loss']):.3f}"] if "train/loss" in metrics else []
+    names = {f"{group}/{first.name}": words for group, words in _SHOWN.items()}
+    measured = [f"{words} {form.format(float(metrics[name]))}" for name, words in names.items() if name in metrics]
+    ago = [f"(measured {counted(age, 'round')} ago)"] if age and measured else []
+    return "  ".join([*trained, *measured, *ago])

@@ -1,0 +1,87 @@
+"""summary.json: what a run came to, and what it ran on."""
+
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedlit.evaluation.history import Best, History
+from fedlit.metrics.catalogue import SHIPPED_MEASURES, STATES, measures_in, metric, shown
+from fedlit.metrics.formatting import counted
+from fedlit.metrics.measures import ACCURACY
+from fedlit.metrics.user_scores import first_round_at
+
+_PACKAGES = ("fedlit", "torch", "pytorch-lightning", "numpy")
+
+
+def summarise(history: History, best: Best, rounds: int, thresholds: Sequence[float]) -> dict[str, Any]:
+    """Final and best values; selection is by the first measure on validation data where there are some, never by test.
+
+    Thresholds are shares: a task whose first measure is not one has none.
+    """
+    first = best.measure
+    metric = f"val/{first.name}" if f"val/{first.name}" in history.columns else f"global/{first.name}"
+    measured, values = history.series(metric)
+    half = [value for r, value in zip(measured, values, strict=True) if r <= rounds / 2]
+    summary: dict[str, Any] = {"final": history.last()}
+    if best.round is not None:
+        row = history.rows[history.rounds.index(best.round)]
+        summary["best"] = {"round": best.round, **{name: row[name] for name in history.columns if name in row}}
+    for threshold in thresholds if first.unit == "share" else ():
+        summary[f"rounds_to/{threshold:.2f}"] = first_round_at(threshold, measured, values)
+    summary[f"halftime/{first.name}"] = half[-1] if half else None
+    return summary | {"states": shown_states(history.columns)} | own_measures(history.columns)
+
+
+def shown_states(columns: Sequence[str]) -> dict[str, Any]:
+    """The words for the states whose curves these columns are, for readers that do not have the algorithm's class."""
+    own = {name: shown for name, shown in STATES.items() if shown.curves and set(shown.curves) <= set(columns)}
+    return {name: asdict(shown) for name, shown in own.items()}
+
+
+def own_measures(columns: Sequence[str]) -> dict[str, Any]:
+    """The words for measures of a user's task among these columns, for readers that do not have its class."""
+    own = [measure for measure in measures_in(columns) if measure not in SHIPPED_MEASURES]
+    words = {one.name: {"label": one.label, "unit": one.unit, "best": one.best} for one in own}
+    return {"measures": words} if words else {}
+
+
+def versions() -> dict[str, str]:
+    """What the run ran on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+
+
+def git_commit() -> str | None:
+    """The commit of the working folder, if it is a git checkout."""
+    try:
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=Path.cwd())
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip() or None
+
+
+def result_table(summary: dict[str, Any]) -> Table:
+    """The small table at the end of a run."""
+    table = Table(title=f"after {counted(summary['rounds'], 'round')}", title_justify="left")
+    table.add_column("metric")
+    table.add_column("value", justify="right")
+    table.add_column("name", style="dim")
+    for name in told(summary["final"]):
+        if name in summary["final"]:
+            table.add_row(metric(name).label, shown(name, summary["final"][name]), name)
+    return table
+
+
+def told(final: Mapping[str, float]) -> list[str]:
+    """What the table has, as far as it was measured: of the first measure the users too."""
+    first, *others = [measure.name for measure in measures_in(final)] or [ACCURACY.name]
+    return [
+        *(f"{group}/{first}" for group in ("global", "local", "min_user", "max_user")),
+        *(f"users/{first}_{name}" for name in ("min", "max", "var")),
+        *(f"global/{name}" for name in others),
+    ]

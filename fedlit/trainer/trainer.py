@@ -1,0 +1,451 @@
+"""FederatedTrainer: arguments to objects. What happens in a round is in `rounds/loop.py`."""
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
+from pytorch_lightning.callbacks import Checkpoint, ProgressBar
+from pytorch_lightning.loggers import Logger
+from pytorch_lightning.profilers import Profiler
+from torch import nn
+
+from fedlit.client.base import Client
+from fedlit.client.initial_weights import InitialWeights, draw_initial_weights, mark_trained
+from fedlit.client.states_location import StatesPlace, check_asked, obstacle
+from fedlit.client.step import Adaptation, AdaptOn
+from fedlit.clock import Clock
+from fedlit.data.base import FederatedDataModule
+from fedlit.data.partition_plot import draw_partition
+from fedlit.engines.choose import EngineName, Request, check_same_engine
+from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
+from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
+from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
+from fedlit.evaluation.history import EXTRA_METRICS
+from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.recorded import Recorded
+from fedlit.results.config_file import canonical
+from fedlit.results.folder import RunFolder
+from fedlit.rounds.gathering import RoundOptions
+from fedlit.rounds.loop import FederatedLoop
+from fedlit.rounds.rehearsal import rehearse
+from fedlit.server.base import ServerCallback, merge_callbacks
+from fedlit.server.buffer import Buffer
+from fedlit.server.cloud import Cloud
+from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
+from fedlit.server.sampling import Sampler, find_sampler
+from fedlit.server.weights import Weighting, find_weighting
+from fedlit.trainer.checkpoint import ReadOnce, RunCheckpoint, check_fits, find_checkpoint
+from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run, says_that_mixing_cancels
+from fedlit.trainer.description import check_alike, check_same_settings, describe_run, describe_run_as_in_0_1
+from fedlit.trainer.fit_results import Outcome
+from fedlit.trainer.progress_bar import RoundProgressBar, show_lines
+from fedlit.trainer.summary import versions
+
+log = logging.getLogger("fedlit")
+
+
+class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # test and validate differ from Lightning's
+    """A Lightning trainer whose epochs are federated rounds.
+
+    Args:
+        rounds: T: rounds to train.
+        clients_per_round: S: clients drawn for each round.
+        engine: what trains a cohort; `auto` decides from counted work and says why.
+        lanes: clients that a worker of the vectorized engine trains at once; decided unless given.
+        workers: threads of the vectorized engine; as many as `threads` allows unless given.
+        threads: threads that a process uses at most, in training and evaluation; OMP_NUM_THREADS, or a thread for each
+            core, unless given. Small nets run faster with one, and then one is used.
+        compiled: whether the vectorized engine compiles its program; unless given, it does if there is a C++ compiler.
+        sampler: who trains: uniform, all, size, or a Sampler.
+        weights: how clients count in the average: samples, uniform, dual, or a Weighting; the algorithm's unless given.
+        server_optimizer: what moves z along the averaged update: SGD, FedAvgM, FedAdam, FedYogi, FedAdagrad.
+        eval_every: rounds between evaluations; the last round is always evaluated.
+        checkpoint_every: rounds between checkpoints of the run folder; every 30 seconds unless given.
+        divergence_factor: a mean training loss above this multiple of the first round's ends the run.
+        store_local_models: keep each client's last model for local metrics; `auto` up to 1 GB.
+        states: where the rows of clients are between rounds; `auto` takes the disk beyond an eighth of the memory.
+        rounds_to: validation accuracies; the summary names the first round that reaches each.
+        extra_metrics: of global/train_loss, global/grad_norm2, the same with _uniform (clients count equally),
+            personal/train_loss and local/grad_norm2; each costs a pass over all training data.
+        finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
+        finetune_on: the part of a user's data for that step; FedBC's protocol is test.
+        clock: simulated seconds that clients take (time/sim_s); no time is simulated unless given.
+        cloud: several servers, each with clients of its own, that mix their models; clients_per_round is each server's.
+        buffer: the server steps after K reports instead of waiting for a cohort (FedBuff); needs a clock.
+        seed: decides initial weights, cohorts and batches (data.seed decides the data).
+        initial_weights: `seed` lets the net's layers draw them when the run starts; `net` keeps those that the net has.
+        run: folder for metrics, client records, checkpoints and summary; no files are written unless given.
+        resume: continue the run in that folder.
+        overwrite: delete the run in that folder and start from its first round.
+        precision: Lightning's precision: 32-true, 64-true for exact comparisons, bf16-mixed, bf16-true; the 16-bit
+            floats (16-mixed, 16-true) are refused.
+        logger: Lightning loggers.
+        callbacks: Lightning callbacks and server callbacks.
+        max_time: stop after this long, at a round's end.
+        enable_progress_bar: show the bar by rounds.
+        default_root_dir: where Lightning's loggers and callbacks write by default.
+        profiler: Lightning's profiler.
+        accelerator: where clients train: cpu, gpu, or auto, which decides from counted work and says why.
+        devices: processes on this machine, or on each of several; they divide the clients of a round. Each has its own
+            GPU where they train on GPUs.
+        num_nodes: machines that share the run; each is given the same command.
+        strategy: ddp; several devices imply it.
+        rank_timeout: seconds without a finished step after which a process is given up, and the run ends; it can be
+            resumed.
+        refused: arguments of Lightning's trainer that make no sense here.
+    """
+
+    def __init__(
+        self,
+        *,
+        rounds: int = 100,
+        clients_per_round: int = 10,
+        engine: EngineName = "auto",
+        lanes: int | None = None,
+        workers: int | None = None,
+        threads: int | None = None,
+        compiled: bool | None = None,
+        sampler: str | Sampler = "uniform",
+        weights: str | Weighting | None = None,
+        server_optimizer: str | ServerOptimizer = "SGD",
+        eval_every: int = 1,
+        checkpoint_every: int | None = None,
+        divergence_factor: float = 1e4,
+        store_local_models: Literal["auto"] | bool = "auto",
+        states: StatesPlace = "auto",
+        rounds_to: Sequence[float] = (0.4,),
+        extra_metrics: Sequence[str] = (),
+        finetune_lr: float | None = None,
+        finetune_on: AdaptOn = "train",
+        clock: Clock | None = None,
+        cloud: Cloud | None = None,
+        buffer: Buffer | None = None,
+        seed: int = 0,
+        initial_weights: InitialWeights = "seed",
+        run: str | Path | None = None,
+        resume: bool = False,
+        overwrite: bool = False,
+        precision: Precision = "32-true",
+        logger: Logger | Iterable[Logger] | bool = False,
+        callbacks: list[Callback] | Callback | None = None,
+        max_time: str | timedelta | dict[str, int] | None = None,
+        enable_progress_bar: bool = True,
+        default_root_dir: str | Path | None = None,
+        profiler: str | None = None,
+        accelerator: Accelerator = "cpu",
+        devices: int = 1,
+        num_nodes: int = 1,
+        strategy: str = "auto",
+        rank_timeout: float = 60.0,
+        **refused: Any,
+    ) -> None:
+        refuse_lightning_arguments(refused)
+        require(rounds >= 1, f"trainer.rounds is {rounds}; give 1 or more.")
+        require(clients_per_round >= 1, f"trainer.clients_per_round is {clients_per_round}; give 1 or more.")
+        require(eval_every >= 1, f"trainer.eval_every is {eval_every}; give 1 or more.")
+        require(lanes is None or lanes >= 1, f"trainer.lanes is {lanes}; give 1 or more, or leave it out.")
+        require(workers is None or workers >= 1, f"trainer.workers is {workers}; give 1 or more, or leave it out.")
+        require(threads is None or threads >= 1, f"trainer.threads is {threads}; give 1 or more, or leave it out.")
+        require(
+            checkpoint_every is None or checkpoint_every >= 1,
+            f"trainer.checkpoint_every is {checkpoint_every}; give 1 or more, or leave it out.",
+        )
+        require(divergence_factor > 1, f"trainer.divergence_factor is {divergence_factor}; give a number above 1.")
+        require(finetune_lr is None or finetune_lr >= 0, f"trainer.finetune_lr is {finetune_lr}; give 0 or more.")
+        for name in extra_metrics:
+            require(
+                name in EXTRA_METRICS,
+                f"trainer.extra_metrics has '{name}'. {nearest(name, EXTRA_METRICS)}Known: {', '.join(EXTRA_METRICS)}.",
+            )
+        require(0 <= seed < 2**32, f"The seed is {seed}; give a whole number from 0 to 4294967295.")
+        check_precision(precision)
+        processes = find_strategy(devices, num_nodes, strategy, rank_timeout)
+        found = find_accelerator(accelerator, devices)
+        quiet_lightning()
+        show_lines()
+        seed_everything(seed, workers=False, verbose=False)
+        own = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        if enable_progress_bar and not any(isinstance(callback, ProgressBar) for callback in own):
+            own.append(RoundProgressBar())
+        self.folder = RunFolder(Path(run)) if run is not None else None
+        if self.folder is not None:
+            own.append(RunCheckpoint(self.folder, checkpoint_every))
+        super().__init__(
+            accelerator=found,
+            devices=devices,
+            num_nodes=num_nodes,
+            strategy=processes,
+            precision=precision,
+            logger=logger,
+            callbacks=own,
+            max_epochs=rounds,
+            max_time=max_time,
+            check_val_every_n_epoch=eval_every,
+            num_sanity_val_steps=0,
+            log_every_n_steps=1,
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in own),
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=False,
+            default_root_dir=default_root_dir,
+            profiler=profiler,
+        )
+        self.seed, self.initial_weights = seed, initial_weights
+        self.clock, self.cloud, self.buffer = clock, cloud, buffer
+        self.clients_per_round, self.eval_every = clients_per_round, eval_every
+        self.sampler = find_sampler(sampler)
+        self.weights = weights
+        self.rounds_to = rounds_to
+        self.resume, self.overwrite = resume, overwrite
+        self.server_optimizer = find_server_optimizer(server_optimizer)
+        self.config: dict[str, Any] | None = None
+        self._algorithms_callbacks: list[ServerCallback] = []
+        where: Accelerator = accelerator if accelerator in ("auto", "cpu") else "gpu"  # Lightning's word is cuda too
+        request = Request(
+            engine=engine,
+            lanes=lanes,
+            workers=workers,
+            compiled=compiled,
+            threads=threads,
+            accelerator=where,
+            has_gpu=found == "cuda",
+        )
+        options = RoundOptions(
+            clients_per_round=clients_per_round if buffer is None else buffer.size,
+            sampler=self.sampler,
+            eval_every=eval_every,
+            divergence_factor=divergence_factor,
+            store_local_models=store_local_models,
+            seed=seed,
+            request=request,
+            clock=clock,
+            cloud=cloud,
+            buffer=buffer,
+            states=states,
+        )
+        finetune = None if finetune_lr is None else Adaptation(finetune_lr, finetune_on)
+        self.loop = FederatedLoop(self, rounds, options, MeasureOptions(extra_metrics, finetune))
+        self.fit_loop = self.loop
+
+    def fit(  # type: ignore[override]  # data loaders make no sense here
+        self, model: LightningModule, datamodule: LightningDataModule | None = None, ckpt_path: str | Path | None = None
+    ) -> None:
+        """Train; checks everything that can be checked before any work starts.
+
+        Args:
+            model: the algorithm: a fedlit Client.
+            datamodule: a FederatedDataModule.
+            ckpt_path: a checkpoint to continue from; a run folder finds its own with `resume`.
+        """
+        client, data = checked_parts(model, datamodule)
+        if not isinstance(self.strategy, FederatedStrategy):
+            self._fit(client, data, ckpt_path)
+            return
+        assert self.strategy.launcher is not None
+        self.strategy.connect(client)
+        self.strategy.launcher.launch(self._fit_with_others, client, data, ckpt_path, trainer=self)
+
+    def _fit_with_others(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
+        """One process of several: all of them train alike, and end together."""
+        assert isinstance(self.strategy, FederatedStrategy)
+        ranks = self.loop.ranks = self.strategy.join()
+        if not ranks.is_first:
+            logging.getLogger("fedlit").setLevel(logging.WARNING)  # one rank speaks for all
+        with ranks.taking_leave():
+            if self.local_rank == 0:
+                data.prepare_data()
+            ranks.all_gather(None)  # one process of a machine downloads
+            self._fit(client, data, ckpt_path)
+
+    def _fit(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
+        ranks = self.loop.ranks
+        data.prepare_data()
+        data.setup("fit")
+        users = [callback for callback in self.callbacks if callback not in self._algorithms_callbacks]
+        self._algorithms_callbacks = client.server_callbacks()
+        self.callbacks: list[Callback] = merge_callbacks(self._algorithms_callbacks, users)
+        weighting = find_weighting(client.weighting() if self.weights is None else self.weights)
+        options = self.loop.options
+        check_run(
+            client,
+            data,
+            self.callbacks,
+            clients_per_round=options.clients_per_round,
+            sampler=options.sampler,
+            weighting=weighting,
+            measures=self.loop.measures,
+            cloud=options.cloud,
+            clock=options.clock,
+            buffer=options.buffer,
+            seed=self.seed,
+        )
+        check_asked(options.states, obstacle(self.folder.path if self.folder is not None else None, self.num_nodes))
+        says_that_mixing_cancels(client, self.server_optimizer, options.cloud)
+        if options.clock is not None and options.clock.latency.is_recorded:
+            rehearse(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
+        self.loop.weighting = weighting
+        described = self.folder is not None or ranks.size > 1
+        config = self.config or (describe_run(self, client, data, users) if described else {})
+        as_once = None if self.config else partial(describe_run_as_in_0_1, self, client, data, users)
+        if ranks.size > 1:
+            check_alike(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
+        if client.init_from is not None and ckpt_path is None:
+            if ranks.is_first:  # the others get its tensors
+                client.init_from.load_into(client.net)
+            log.info(f"initial weights: from {client.init_from.path}")
+        elif self.initial_weights == "seed" and ckpt_path is None and not ranks.broadcast(self._has_checkpoint):
+            draw_initial_weights(client.net, self.seed)
+            log.info(f"initial weights: drawn from seed {self.seed}")
+        ranks.broadcast_tensors(client.net.state_dict())
+        own = self.folder if ranks.is_first else None
+        with own.claimed() if own is not None else nullcontext():
+            found = self._open_folder(own, client, data, config, as_once) if own is not None else None
+            served = client.served_by(self.loop.create_servers)
+            with served, self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
+                super().fit(client, datamodule=data, ckpt_path=ranks.broadcast(found) or ckpt_path, weights_only=True)
+            if own is not None:
+                self._close_folder(own)
+            self._show_profile()
+
+    @property
+    def _has_checkpoint(self) -> bool:
+        """Whether the run continues from its folder, whose checkpoint brings the weights."""
+        folder = self.folder
+        if folder is None or not self.resume or self.overwrite or not folder.holds_run():
+            return False
+        return folder.last.exists() or folder.previous.exists()
+
+    @contextmanager
+    def _marking(self, net: nn.Module) -> Iterator[None]:
+        """A net that was trained is known as such, however the run ends."""
+        try:
+            yield
+        finally:
+            if self.loop.rounds_done:
+                mark_trained(net)
+
+    def _show_profile(self) -> None:
+        """What Lightning's profiler found, of every rank."""
+        profiler: Profiler = self.profiler  # type: ignore[attr-defined]  # set by Lightning's constructor
+        for rank, summary in enumerate(self.loop.ranks.all_gather(profiler.summary())):
+            if summary and self.loop.ranks.is_first:
+                log.info(f"rank {rank}: {summary.strip()}" if self.loop.ranks.size > 1 else summary.strip())
+
+    def use_loop(self, make: Callable[..., FederatedLoop]) -> None:
+        """Let another loop play the rounds; `make` takes what FederatedLoop takes."""
+        loop = self.loop
+        self.loop = self.fit_loop = make(self, loop.max_epochs, loop.options, loop.measures)
+
+    def save_checkpoint(
+        self, filepath: str | Path, weights_only: bool | None = None, storage_options: Any | None = None
+    ) -> None:
+        """Lightning's, but never of a half-done round: inside a round it is written at the round's end."""
+        save = super().save_checkpoint
+        self.loop.state.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
+
+    def _open_folder(
+        self,
+        folder: RunFolder,
+        client: Client,
+        data: FederatedDataModule,
+        config: dict[str, Any],
+        as_once: Callable[[], dict[str, Any]] | None,
+    ) -> Path | None:
+        """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
+        found = None
+        if folder.holds_run() and not self.overwrite:
+            if not self.resume:
+                raise RunError(
+                    f"{folder.path} already holds a run. Continue it with --resume, start anew with --overwrite, or "
+                    "choose another folder with --run DIR. In Python: resume=True, overwrite=True or run=DIR of "
+                    "FederatedTrainer."
+                )
+            check_same_settings(folder, config, as_once)
+            found = find_checkpoint(folder)
+            if found is not None:
+                check_rounds(folder, found.rounds, self.max_epochs)
+                check_fits(found, client, data)
+            if found is not None and found.engine is not None:
+                with understood(found.path):
+                    check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
+            if found is not None:
+                done = found.rounds == self.max_epochs
+                more = ", so nothing is left to train; more rounds are added with --trainer.rounds" if done else ""
+                log.info(f"resumed after round {found.rounds} of {self.max_epochs}{more}")
+        elif folder.holds_run():
+            folder.clear()
+        folder.create(config)
+        if found is None:
+            folder.drop_rows()
+            folder.drop_clients_after(-1)
+        else:
+            folder.drop_clients_after(found.rounds, found.content.get("client_parts"))
+        folder.write_partition(data.describe())
+        self.loop.folder = folder
+        if found is None:
+            return None
+        self.strategy.checkpoint_io = ReadOnce(found)
+        return found.path
+
+    def _close_folder(self, folder: RunFolder) -> None:
+        folder.finish_clients()
+        if not folder.partition_picture.exists():
+            described = self.loop.data.describe()
+            folder.write_atomically(folder.partition_picture, lambda path: draw_partition(described, path))
+        folder.write_json(folder.summary, self.summary)
+        folder.close()
+
+
+def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedDataModule]:
+    """The client and the data, or a clear error."""
+    if not isinstance(model, Client):
+        raise ConfigError(f"FederatedTrainer.fit got a {type(model).__name__}; give it a fedlit Client such as FedAvg.")
+    if not isinstance(datamodule, FederatedDataModule):
+        raise ConfigError(
+            f"FederatedTrainer.fit got {type(datamodule).__name__} as datamodule; give it a FederatedDataModule such "
+            "as Synthetic, or wrap your arrays in TensorData(x, y, client)."
+        )
+    return model, datamodule
+
+
+def check_rounds(folder: RunFolder, done: int, rounds: int | None) -> None:
+    """A resumed run cannot have fewer rounds than are done."""
+    if rounds is not None and rounds < done:
+        raise ResumeError(
+            f"{folder.path} holds a run with {done} finished rounds, but trainer.rounds is {rounds}. Give {done} or "
+            "more to resume it, or start another run with --run DIR (in Python run=DIR)."
+        )
+
+
+def refuse_lightning_arguments(given: dict[str, Any]) -> None:
+    """Arguments of Lightning's trainer that make no sense here, each with its reason; others are unknown."""
+    for name in given:
+        reason = REFUSED_TRAINER_ARGUMENTS.get(name)
+        if reason is not None:
+            raise ConfigError(f"trainer.{name} makes no sense in a federated run: {reason}")
+        known = [*FederatedTrainer.__init__.__annotations__, *REFUSED_TRAINER_ARGUMENTS]
+        raise ConfigError(
+            f"FederatedTrainer has no argument '{name}'. {nearest(name, known)}help(FederatedTrainer) explains all."
+        )
+
+
+def quiet_lightning() -> None:
+    """Devices, tips and the like are not worth a user's lines; warnings still come through."""
+    for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def interrupts_go_through() -> Iterator[None]:
+    """Lightning makes exit code 1 of a KeyboardInterrupt; what it means is for the caller to decide."""
+    try:
+        yield
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise ended.__context__ from None
+        raise

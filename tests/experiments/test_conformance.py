@@ -1,0 +1,274 @@
+"""The suite that every algorithm must pass: on algorithms that pass, and on ones that are wrong on purpose."""
+
+import argparse
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedlit import MLP, Batch, Client, FedAvg, FedBC, FedProx, LeNet, ServerCallback, Softmax
+from fedlit.cli.conformance import add_arguments, asked_for, table_lines
+from fedlit.client.states import StateSpec
+from fedlit.errors import ConfigError
+from fedlit.experiments.conformance import Measured, checks
+from fedlit.experiments.conformance.entries import ENTRIES
+from fedlit.experiments.conformance.problem import LOCAL, Problem, trained
+from tests.conftest import Call
+from tests.problems import traced_program
+
+QUICK = [
+    checks.resumes_exactly,
+    checks.order_does_not_matter,
+    checks.processes_agree,
+    checks.differs_from_averaging,
+]
+"""Those that compile nothing; a run that is resumed to the same bits proves that the same seed gives the same bits."""
+
+
+FEW_STEPS = Problem(local=LOCAL | {"batch_size": 8})
+"""Two to six steps a client, the last one ragged."""
+
+
+@pytest.fixture
+def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of these checks compare with the same run, which is made once, by the one that watches it."""
+    trained = checks.trained
+    references: list[Any] = []
+
+    def once(client: Client, problem: Problem, **options: Any) -> Any:
+        if is_plain(client, options):
+            return plain_averaging()
+        if references and not options.keys() & {"rounds", "callbacks", "sampler"}:
+            return references[0]
+        references.append(trained(client, problem, **options))
+        return references[-1]
+
+    monkeypatch.setattr(checks, "trained", once)
+
+
+def is_plain(client: Client, options: dict[str, Any]) -> bool:
+    """Whether it is what every algorithm must differ from, as it is."""
+    return type(client) is FedAvg and not options and not client.own_tensors
+
+
+@cache
+def plain_averaging() -> Any:
+    """Nobody changes it."""
+    return trained(FedAvg(FEW_STEPS.net(), **FEW_STEPS.local), FEW_STEPS)
+
+
+@pytest.mark.usefixtures("few_inner_steps", "one_reference")
+@pytest.mark.parametrize("name", ENTRIES)
+def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
+    entry = ENTRIES[name]
+    found = checks.cohort_is_respected(entry.make, dict(entry.trainer), FEW_STEPS)
+    found += [one(entry.make, dict(entry.trainer), FEW_STEPS) for one in QUICK]
+    assert [one for one in found if not one.passed] == []
+
+
+class Forgetful(FedProx):
+    """Draws from a stream that no checkpoint knows."""
+
+    def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
+        step = super().training_step(batch, batch_idx)
+        return {**step, "loss": step["loss"] * (1 + np.random.rand())}  # noqa: NPY002  # the mistake itself
+
+
+class Meddling(FedBC):
+    """Moves the duals of clients that do not take part."""
+
+    def server_callbacks(self) -> list[Any]:
+        return [*super().server_callbacks(), Meddler()]
+
+
+class Meddler(ServerCallback):
+    """Adds one to every row."""
+
+    def on_server_step_end(self, trainer: Any, client: Client, cohort: Any) -> None:
+        trainer.loop.states.column("dual").add_(1.0)
+
+
+class Lost(FedProx):
+    """Its anchor is the model that is being trained."""
+
+    def distance_to_global(self) -> Tensor:
+        return sum((x - x.detach()).square().sum() for x in self.local_params.values())  # type: ignore[return-value]
+
+
+class Unsaved(Client):
+    """A server state that is not in the callback's state_dict."""
+
+    def state_spec(self) -> StateSpec:
+        return {}
+
+    def server_callbacks(self) -> list[Any]:
+        return [Growing()]
+
+
+class Growing(ServerCallback):
+    """Steps further from round to round."""
+
+    def __init__(self) -> None:
+        self.rounds = 0
+
+    def on_pseudo_gradient(self, trainer: Any, client: Client, cohort: Any) -> None:
+        self.rounds += 1
+        for value in cohort.pseudo_gradient.values():
+            value.mul_(1 + 0.1 * self.rounds)
+
+
+def caught(measured: Measured) -> bool:
+    return not measured.passed
+
+
+def test_a_term_that_is_lost_is_caught() -> None:
+    assert caught(checks.differs_from_averaging(Lost, {}))
+
+
+def test_rows_of_clients_outside_the_cohort_that_move_are_caught() -> None:
+    assert caught(checks.cohort_is_respected(Meddling, {})[0])
+
+
+def test_server_state_that_is_not_saved_is_caught() -> None:
+    assert caught(checks.resumes_exactly(Unsaved, {}))
+
+
+def test_draws_from_a_shared_stream_are_caught() -> None:
+    assert caught(checks.resumes_exactly(Forgetful, {}))
+
+
+def test_the_command_checks_one_algorithm_and_writes_what_it_measured(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedlit.engines.vectorized.compile_program", traced_program)  # tests/engines compile it
+    answer = call("conformance --algorithm FedProx --json found.json --out found.md")
+    assert (answer.code, "1 algorithm: all checks passed" in answer.out) == (0, True)
+    found = json.loads(Path("found.json").read_text())["FedProx"]
+    assert {one["check"] for one in found} >= {"engines agree", "resumes exactly", "differs from FedAvg"}
+    assert "| FedProx |" in Path("found.md").read_text()
+
+
+def test_a_pipe_gets_the_table_and_stderr_a_line_for_each_algorithm(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pretended(make: Any, *_: Any) -> list[Measured]:
+        return [Measured(f"check {k}", make is not FedBC or k != 2, 0.0, "= 0") for k in range(checks.FIGURES)]
+
+    monkeypatch.setattr("fedlit.cli.conformance.figures", pretended)
+    answer = call("conformance --algorithm FedProx --algorithm fedlit.FedBC")
+    assert answer.code == 1
+    assert answer.err.splitlines() == [
+        "checked 1 of 2: FedProx, all checks passed",
+        "checked 2 of 2: fedlit.FedBC, failed: check 2",
+    ]
+    assert answer.out.startswith("| algorithm |")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("FedProxx", "--algorithm FedProxx is not an algorithm. Did you mean 'FedProx'"),
+        ("no.such.Thing", "--algorithm no.such.Thing cannot be imported"),
+        ("fedlit.Softmax", "is not an algorithm"),
+    ],
+)
+def test_what_is_no_algorithm_is_refused(call: Call, name: str, said: str) -> None:
+    answer = call(f"conformance --algorithm {name}")
+    assert answer.code == 2
+    assert said in answer.err
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "classes"),
+    [
+        (lambda: MLP(7, [4], 3), (7,), 3),
+        (lambda: LeNet(1, 10), (1, 32, 32), 10),
+        (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(108, 4)), (2, 8, 8), 4),
+    ],
+    ids=["vector", "picture", "own picture"],
+)
+def test_samples_are_made_for_the_net(net: Any, shape: tuple[int, ...], classes: int) -> None:
+    data = Problem(net).data()
+    data.setup("fit")
+    x, _ = data.rows(data.store, torch.arange(4))
+    assert tuple(x.shape[1:]) == shape
+    assert data.num_classes == classes
+    assert Problem(net).net()(x.double() if x.is_floating_point() else x).shape == (4, classes)
+
+
+def test_a_net_that_takes_something_else_is_refused_in_plain_words() -> None:
+    with pytest.raises(ConfigError, match="found no samples that Bilinear takes"):
+        Problem(lambda: nn.Bilinear(3, 3, 3)).data()
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "net"),
+    [
+        ("--algorithm FedProx --net MLP --net.num_features 6 --net.hidden [4] --net.num_classes 3", "FedProx", MLP),
+        ("--config synthetic_fedbc --model.dual_lr 0.5", "FedBC", Softmax),
+    ],
+)
+def test_the_net_and_the_config_that_were_asked_for_are_checked(words: str, name: str, net: type[nn.Module]) -> None:
+    problem, entries = asked_for(parsed(words))
+    (entry,) = entries.values()
+    assert list(entries) == [name]
+    client = checks.new(entry.make, problem)
+    assert type(client).__name__ == name
+    assert isinstance(client.net, net)
+    assert checks.same_seed_same_bits(entry.make, dict(entry.trainer), problem).passed
+    assert checks.differs_from_averaging(entry.make, dict(entry.trainer), problem).passed
+
+
+def test_options_of_a_config_change_it() -> None:
+    _, entries = asked_for(parsed("--config synthetic_fedbc --model.dual_lr 0.5"))
+    (entry,) = entries.values()
+    client = entry.make(Softmax(5, 3))
+    assert isinstance(client, FedBC)
+    assert (client.dual_lr, client.batch_size) == (0.5, 4)
+
+
+def test_a_config_of_plain_averaging_is_known_as_such() -> None:
+    problem, entries = asked_for(parsed("--config synthetic_fedavg"))
+    assert (
+        checks.differs_from_averaging(entries["FedAvg"].make, entries["FedAvg"].trainer, problem).note == "it is FedAvg"
+    )
+
+
+def test_a_config_whose_special_term_does_nothing_is_caught() -> None:
+    problem, entries = asked_for(parsed("--config synthetic_fedprox --model.mu 0"))
+    (entry,) = entries.values()
+    assert caught(checks.differs_from_averaging(entry.make, dict(entry.trainer), problem))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--config synthetic_fedbc --algorithm FedBC", "both say what to check"),
+        ("--config synthetic_fedbc --net MLP", "--config names a net"),
+        ("--algorithm FedBC --net.hidden 3", "needs --net or --config"),
+        ("--net MLPP", "model.net names the class 'MLPP', which does not exist. Did you mean 'fedlit.MLP'"),
+    ],
+)
+def test_words_that_contradict_each_other_are_refused(words: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        asked_for(parsed(words))
+
+
+def parsed(words: str) -> argparse.Namespace:
+    """As `fedlit conformance` is called."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    args, args.overrides = parser.parse_known_args(words.split())
+    return args
+
+
+def test_the_table_survives_a_pipe() -> None:
+    found = [Measured(f"a check with many words {number}", True, 1e-16, "≤ 1e-10") for number in range(8)]
+    head, _, row = table_lines({"FedProx + FedAdam + Exp-α": found})
+    assert all(one.check in head for one in found)
+    assert row.count("1.0e-16") == 8
