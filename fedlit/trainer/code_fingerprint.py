@@ -45,8 +45,10 @@ _as_in_0_1 = ContextVar("as_in_0_1", default=False)
 def as_in_0_1() -> Iterator[None]:
     """Inside, fingerprints are those of fedlit 0.1, which knew its own classes by their modules."""
     token = _as_in_0_1.set(True)
-    yield
-    _as_in_0_1.reset(token)
+    try:
+        yield
+    finally:
+        _as_in_0_1.reset(token)
 
 
 def is_own(thing: type | FunctionType) -> bool:
