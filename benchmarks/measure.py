@@ -24,7 +24,7 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort, WeighedCohort
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
-from fedlit.engines.choose import Choice, EngineName
+from fedlit.engines.choose import EngineChoice, EngineName
 from fedlit.engines.cost import estimated_step_s
 from fedlit.metrics.formatting import counted
 from fedlit.params import clone
@@ -315,7 +315,7 @@ def engine_entry(
     return Entry(name, threads_of(choice), choice.lanes, choice.compiled, first_round_s, run, estimated)
 
 
-def estimated_rate(client: Client, data: FederatedDataModule, choice: Choice) -> float:
+def estimated_rate(client: Client, data: FederatedDataModule, choice: EngineChoice) -> float:
     """Client steps per second that `auto` expects, by which it decides whether compiling pays."""
     sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
     return 1 / estimated_step_s(client, sample, choice.threads)
@@ -439,13 +439,13 @@ def fit(trainer: FederatedTrainer, client: Client, data: FederatedDataModule) ->
         raise KeyboardInterrupt
 
 
-def chosen(loop: FederatedLoop) -> Choice:
+def chosen(loop: FederatedLoop) -> EngineChoice:
     """What fedlit decided for this work."""
     assert loop.choice is not None, "fit chooses the engine"
     return loop.choice
 
 
-def threads_of(choice: Choice) -> int:
+def threads_of(choice: EngineChoice) -> int:
     """Threads that train: the workers, or those inside an operation of the sequential engine."""
     return choice.workers if choice.engine == "vectorized" else choice.threads
 

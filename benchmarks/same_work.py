@@ -133,7 +133,7 @@ class SameWork:
 class GivenCohorts(Sampler):
     """The schedule that everybody has."""
 
-    by_ids = True
+    names_clients = True
 
     def __init__(self, cohorts: Sequence[Sequence[int]]) -> None:
         self.cohorts = cohorts

@@ -44,7 +44,7 @@ class FedRep(Client):
 
     def parts(self) -> tuple[frozenset[str], frozenset[str]]:
         """Names of the parameters of the head, and of the body."""
-        return self.own_tensors, frozenset(self.local_params) - self.own_tensors
+        return self.local_tensors, frozenset(self.local_params) - self.local_tensors
 
     def head_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """`head_epochs` passes."""

@@ -71,7 +71,7 @@ def weighted_means(stacked: Mapping[str, Tensor], weights: Tensor, counts: Seque
     return {name: mean(value) for name, value in stacked.items()}
 
 
-def below(parts: Sequence[Tensor]) -> Tensor:
+def concat_rows(parts: Sequence[Tensor]) -> Tensor:
     """Rows of several tensors one below the other; a view where many lie so already, as parts of one tensor do."""
     first, end = parts[0], parts[0].data_ptr()
     if len(parts) == 1:
@@ -90,9 +90,9 @@ def below(parts: Sequence[Tensor]) -> Tensor:
     return first.as_strided((count, *row), (row.numel(), *first.stride()[1:]))
 
 
-def all_below(parts: Sequence[Mapping[str, Tensor]]) -> Params:
+def concat_all_rows(parts: Sequence[Mapping[str, Tensor]]) -> Params:
     """The same for stacked dicts, name by name."""
-    return {name: below([part[name] for part in parts]) for name in parts[0]}
+    return {name: concat_rows([part[name] for part in parts]) for name in parts[0]}
 
 
 def expand(params: Mapping[str, Tensor], clients: int) -> Params:
@@ -105,7 +105,7 @@ def row(stacked: Mapping[str, Tensor], k: int) -> Params:
     return {name: value[k] for name, value in stacked.items()}
 
 
-def rows(stacked: Mapping[str, Tensor], count: int) -> list[Params]:
+def unstack(stacked: Mapping[str, Tensor], count: int) -> list[Params]:
     """The tensors of all `count` clients, as views; {} for each where the dict is empty."""
     columns = [value.unbind() for value in stacked.values()]
     return [dict(zip(stacked, own, strict=True)) for own in zip(*columns, strict=True)] or [{} for _ in range(count)]
@@ -132,12 +132,12 @@ def per_client(values: Tensor, like: Tensor) -> Tensor:
     return values.view(-1, *[1] * (like.dim() - 1))
 
 
-def at_least_single(dtype: torch.dtype) -> torch.dtype:
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     """The type, or float32 where a float has fewer bits: a mean of such numbers needs more digits than they have."""
     return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
 
 
-def load(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def copy_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy values into the module's own parameters and buffers; aliases nothing."""
     own = dict(module.named_parameters()) | dict(module.named_buffers())
     with torch.no_grad():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedlit.cli.fork_server_main import end_with, serve
 from fedlit.cli.main import main
-from fedlit.experiments.fork_server import Seat
+from fedlit.experiments.fork_server import ForkServer
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["fedlit.cli.fit", "fedlit.cli.fork_server_main", "fedlit.experiments.fork_server"])
@@ -65,7 +65,7 @@ def _move(folder: Path, environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
-def open_forked(self: Seat) -> None:
+def open_forked(self: ForkServer) -> None:
     """In place of `Seat._open`: no import for each seat."""
     self._link, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     self._link.setblocking(False)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from fedlit.client.local_optimizers import LocalSGD
 from fedlit.params import (
     Params,
-    below,
     clone,
+    concat_rows,
     dot,
     expand,
     scale,
@@ -113,10 +113,10 @@ def test_expand_gives_every_client_the_same_model() -> None:
 def test_parts_of_one_tensor_are_put_together_without_a_copy(shape: tuple[int, ...]) -> None:
     whole = torch.randn(shape)
     parts = torch.split(whole, [2000, 3000, 1000])
-    together = below(parts)
+    together = concat_rows(parts)
     assert torch.equal(together, whole)
     assert together.data_ptr() == whole.data_ptr()
-    assert below(parts[1:]).data_ptr() == parts[1].data_ptr()
+    assert concat_rows(parts[1:]).data_ptr() == parts[1].data_ptr()
 
 
 def test_parts_that_lie_elsewhere_or_in_another_order_are_copied() -> None:
@@ -125,7 +125,7 @@ def test_parts_that_lie_elsewhere_or_in_another_order_are_copied() -> None:
     same = first[:1].expand(3000, 2)
     narrow = [whole[:4000, :1], whole[4000:, :1]]
     for parts in ([last, first], [first, last.clone()], [first, same], [same, same], narrow, [first[:1], first[1:2]]):
-        together = below(parts)
+        together = concat_rows(parts)
         assert torch.equal(together, torch.cat(parts))
         assert together.data_ptr() != parts[0].data_ptr()
 

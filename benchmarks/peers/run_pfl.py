@@ -95,11 +95,11 @@ def training_only() -> Any:
     """`FederatedAveraging` that begins at iteration 1: the clients of iteration 0 are always evaluated as well."""
     from pfl.algorithm.federated_averaging import FederatedAveraging
 
-    class Training(FederatedAveraging):  # type: ignore[misc]  # pfl is not installed where this is checked
+    class LocalTraining(FederatedAveraging):  # type: ignore[misc]  # pfl is not installed where this is checked
         def get_next_central_contexts(self, model: Any, iteration: int, *params: Any) -> Any:
             return super().get_next_central_contexts(model, iteration + 1, *params)
 
-    return Training()
+    return LocalTraining()
 
 
 class PflNet(Net):  # type: ignore[misc]  # found beside this file, by the interpreter that runs it

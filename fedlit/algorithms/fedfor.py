@@ -77,7 +77,9 @@ class LastMove(ServerCallback):
     """Keeps G = z_before - z of the last round and sends it per unit of each client's own way, G / (lr K_i)."""
 
     role = "last_move"
-    alone = "the server's last move would hold its jump to the other servers' models, which no client's training made"
+    single_server_reason = (
+        "the server's last move would hold its jump to the other servers' models, which no client's training made"
+    )
 
     def __init__(self) -> None:
         self.move: Params = {}

@@ -9,7 +9,7 @@ from fedlit.errors import require
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.nodes.coordinator import CoordinatorLoop
 from fedlit.rounds.nodes.plan import Plan, check_counts, check_options, divide, members_of
-from fedlit.rounds.nodes.supervisor import Crew
+from fedlit.rounds.nodes.supervisor import Supervisor
 from fedlit.trainer.trainer import quiet_lightning
 from fedlit.trainer.wandb.session import tracked
 
@@ -23,13 +23,13 @@ def cloud(arguments: list[str]) -> int:
     assert isinstance(folder, RunFolder)
     plan = make_plan(cli)
     with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
-        crew = Crew(plan, partial(build_part, resolved), cli.config.port)
+        supervisor = Supervisor(plan, partial(build_part, resolved), cli.config.port)
         try:
-            crew.start()
-            trainer.use_loop(partial(CoordinatorLoop, crew=crew))
+            supervisor.start()
+            trainer.use_loop(partial(CoordinatorLoop, supervisor=supervisor))
             trainer.fit(cli.model, datamodule=cli.datamodule)
         finally:
-            crew.close()
+            supervisor.close()
     return conclude(trainer)
 
 

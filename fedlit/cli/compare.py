@@ -10,7 +10,7 @@ from rich.table import Table
 from fedlit.errors import require
 from fedlit.experiments.compare import Comparison, default_folder, described, read_configs
 from fedlit.experiments.fit_arguments import add_runner_arguments
-from fedlit.experiments.trials import Ledger
+from fedlit.experiments.trials import TrialLog
 from fedlit.metrics.catalogue import metric
 from fedlit.metrics.formatting import counted
 from fedlit.results.folder import chosen_by
@@ -47,9 +47,9 @@ def main(args: argparse.Namespace) -> int:
     folder = args.out or default_folder(configs, args.overrides, data_seeds=args.data_seeds)
     with chosen_by("--out DIR", folder):
         about = described(configs, args.overrides, data_seeds=args.data_seeds)
-        ledger = Ledger.open(folder / "compare.json", about)
-        ledger.make_folder()
-    comparison = Comparison(configs, args.seeds, args.overrides, ledger, data_seeds=args.data_seeds)
+        trial_log = TrialLog.open(folder / "compare.json", about)
+        trial_log.make_folder()
+    comparison = Comparison(configs, args.seeds, args.overrides, trial_log, data_seeds=args.data_seeds)
     console = Console(markup=False, emoji=False, highlight=False)  # names and reasons are anybody's
     at_a_time = f", {args.jobs} at a time" if args.jobs > 1 else ""
     size = f"{counted(len(configs), 'config')} with {counted(args.seeds, 'seed')}"
@@ -57,9 +57,9 @@ def main(args: argparse.Namespace) -> int:
     console.print(f"folder: {folder}", soft_wrap=True)
     if not comparison.run(console, args.jobs, retry_failed=args.retry_failed):
         return 130
-    failed = [job for job in comparison.jobs() if ledger.trials[job.name].status == "failed"]
+    failed = [job for job in comparison.jobs() if trial_log.trials[job.name].status == "failed"]
     for job in failed:
-        console.print(f"failed: {job.name}: {ledger.trials[job.name].reason}", soft_wrap=True)
+        console.print(f"failed: {job.name}: {trial_log.trials[job.name].reason}", soft_wrap=True)
     conclude(comparison.runs(), folder, console)
     return 1 if failed else 0
 

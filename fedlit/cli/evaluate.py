@@ -49,7 +49,7 @@ def same_users(restored: Restored, data: FederatedDataModule) -> bool:
 def measured(restored: Restored, client: Client, data: FederatedDataModule, *, users: bool) -> dict[str, float]:
     """The metrics of z, and of the users' own models where these are the run's users."""
     if users:
-        return restored.measuring(client, data).evaluate(None, restored.model)[0]
+        return restored.round_evaluator(client, data).evaluate(None, restored.model)[0]
     evaluator = restored.evaluator(client, data)
     with evaluator.evaluating():
         return evaluator.global_model(restored.model)[0]

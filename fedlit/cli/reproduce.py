@@ -15,7 +15,7 @@ from fedlit.experiments.reproduce.summary import HEADINGS as SUMMARY_HEADINGS
 from fedlit.experiments.reproduce.summary import OWN_PAGE, read_records, record_of, record_path, summary_page
 from fedlit.experiments.reproduce.table import TableFile, choose_cells
 from fedlit.experiments.reproduce.table_file import find_table, read_table_file
-from fedlit.experiments.trials import Ledger
+from fedlit.experiments.trials import TrialLog
 from fedlit.metrics.formatting import duration
 from fedlit.results.folder import RunFolder, chosen_by
 
@@ -61,7 +61,7 @@ def main(args: argparse.Namespace) -> int:
         return 0
     made.check()
     announce(made, args.jobs, console)
-    made.ledger.make_folder()
+    made.trial_log.make_folder()
     if not made.run(console, args.jobs, retry_failed=args.retry_failed):
         return 130
     conclude(made, args.page, console)
@@ -86,8 +86,10 @@ def prepare(args: argparse.Namespace) -> Reproduction:
     if args.show and not (folder / "reproduce.json").is_file():
         raise RunError(f"{folder} holds no runs of {table.name}. Run it first, or say where they are with --out DIR.")
     with chosen_by("--out DIR", folder):
-        ledger = Ledger.open(folder / "reproduce.json", {"command": "reproduce", "table": table.name, "rounds": rounds})
-    return Reproduction(table, cells, seeds, rounds, ledger)
+        trial_log = TrialLog.open(
+            folder / "reproduce.json", {"command": "reproduce", "table": table.name, "rounds": rounds}
+        )
+    return Reproduction(table, cells, seeds, rounds, trial_log)
 
 
 def announce(made: Reproduction, jobs: int, console: Console) -> None:
@@ -163,4 +165,4 @@ def listing() -> Table:
 
 def whole_table(table: TableFile) -> Reproduction:
     """All of it, for its size."""
-    return Reproduction(table, table.cells, table.seeds, table.rounds, Ledger(Path("reproduce.json"), {}))
+    return Reproduction(table, table.cells, table.seeds, table.rounds, TrialLog(Path("reproduce.json"), {}))

@@ -13,8 +13,8 @@ from fedlit.experiments.sweep.objective import remarks
 from fedlit.experiments.sweep.parallel_plot import draw_parallel
 from fedlit.experiments.sweep.search import make_search
 from fedlit.experiments.sweep.sweep import Sweep, check_sweep, definition, readable
-from fedlit.experiments.trials import Ledger
-from fedlit.metrics.catalogue import shown
+from fedlit.experiments.trials import TrialLog
+from fedlit.metrics.catalogue import format_value
 from fedlit.results.folder import chosen_by, fingerprint
 
 _SHOWN = 10
@@ -48,9 +48,9 @@ def main(args: argparse.Namespace) -> int:
         about["seed"] = seed
     folder = args.out or Path("runs") / f"sweep-{file.path.stem}-{fingerprint(about)}"
     with chosen_by("--out DIR", folder):
-        ledger = Ledger.open(folder / "sweep.json", about)
-        ledger.make_folder()
-    sweep = Sweep(file, search, ledger, args.overrides, rounds)
+        trial_log = TrialLog.open(folder / "sweep.json", about)
+        trial_log.make_folder()
+    sweep = Sweep(file, search, trial_log, args.overrides, rounds)
     announce(sweep, args.jobs, console)
     if not sweep.run(console, args.jobs, retry_failed=args.retry_failed):
         return 130
@@ -83,8 +83,8 @@ def conclude(sweep: Sweep, console: Console) -> None:
     if ranked:
         console.print(ranking(sweep))
     if len(ranked) > _SHOWN:
-        console.print(f"… and {len(ranked) - _SHOWN} more in {sweep.ledger.path}", soft_wrap=True)
-    for trial in sweep.ledger.with_status("failed"):
+        console.print(f"… and {len(ranked) - _SHOWN} more in {sweep.trial_log.path}", soft_wrap=True)
+    for trial in sweep.trial_log.with_status("failed"):
         console.print(f"failed: {trial.name} ({sweep.described(trial.parameters)}): {trial.reason}", soft_wrap=True)
     pictures = draw_parallel(sweep)
     if pictures:
@@ -102,5 +102,5 @@ def ranking(sweep: Sweep) -> Table:
     for rank, trial in enumerate(sweep.ranked()[:_SHOWN], start=1):
         assert trial.value is not None, "a finished trial is rated"
         values = [readable(trial.parameters[name]) for name in sweep.labels]
-        table.add_row(str(rank), trial.name, *values, shown(sweep.file.metric, trial.value))
+        table.add_row(str(rank), trial.name, *values, format_value(sweep.file.metric, trial.value))
     return table

@@ -23,10 +23,10 @@ from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
-from fedlit.client.local_optimizers import NOT_ASKED, LocalKind, LocalOptimizer, make_optimizer
+from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.client.states import INITIAL, RECEIVED, ModelRow, StateSpec, check_state_names
-from fedlit.client.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, read_step
-from fedlit.client.step_errors import changed_in_place, check_answer, in_our_words
+from fedlit.client.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, parse_step_output
+from fedlit.client.step_errors import changed_in_place, check_step_output, explain_step_error
 from fedlit.client.tasks import LOSSES, Task, find_task
 from fedlit.client.weights_file import WeightsFile
 from fedlit.errors import ConfigError, require
@@ -181,7 +181,7 @@ class Client(Recorded, LightningModule):
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
         require(
-            keep_local == "none" or len(self.own_tensors) > 0,
+            keep_local == "none" or len(self.local_tensors) > 0,
             f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
             f"name of a module or tensor such as {list(net.state_dict())[-1]}.",
         )
@@ -239,7 +239,7 @@ class Client(Recorded, LightningModule):
 
     def local_optimizer(self) -> LocalOptimizer:
         """The optimiser of the local steps."""
-        return make_optimizer(self.optimizer, {name: getattr(self, name) for name in NOT_ASKED})
+        return make_optimizer(self.optimizer, {name: getattr(self, name) for name in OPTION_DEFAULTS})
 
     def check_clients(self, population: int, served: int, reporting: int) -> None:
         """Refuse options that do not fit so many clients, of whom so many report in a round; before any training."""
@@ -254,7 +254,7 @@ class Client(Recorded, LightningModule):
 
     def personal_model(self) -> Personal:
         """Which model is measured as personal/*: x_i, or z with what stays with the user."""
-        return Personal("global") if self.own_tensors else Personal()
+        return Personal("global") if self.local_tensors else Personal()
 
     def not_compilable(self) -> str | None:
         """Why a step of this algorithm cannot be compiled, or None."""
@@ -312,10 +312,10 @@ class Client(Recorded, LightningModule):
 
     def shared(self, params: Params) -> Params:
         """Without the tensors that stay with the client: terms that tie it to the server leave those alone."""
-        return {name: value for name, value in params.items() if name not in self.own_tensors}
+        return {name: value for name, value in params.items() if name not in self.local_tensors}
 
     @cached_property
-    def own_tensors(self) -> frozenset[str]:
+    def local_tensors(self) -> frozenset[str]:
         """Names of the parameters and buffers that stay with each client (`keep_local`)."""
         names = self.net.state_dict().keys()
         if self.keep_local == "norm":
@@ -325,10 +325,15 @@ class Client(Recorded, LightningModule):
         return frozenset(name for name in names if name.startswith(prefixes[:1]) or name in prefixes)
 
     @property
+    def own_tensors(self) -> frozenset[str]:
+        """The older name of `local_tensors`."""
+        return self.local_tensors
+
+    @property
     def model_numbers(self) -> int:
         """Numbers of a model on its way: parameters and buffers without those that stay with the client."""
         held = self.net.state_dict()
-        return sum(value.numel() for name, value in held.items() if name not in self.own_tensors)
+        return sum(value.numel() for name, value in held.items() if name not in self.local_tensors)
 
     def sent(self, name: str) -> Params:
         """What the server sent under this name (`sent_spec`)."""
@@ -422,7 +427,7 @@ class Client(Recorded, LightningModule):
         try:
             output = getattr(self, method)(batch, batch_idx)
         except Exception as error:
-            mistake = in_our_words(error, step, self.batches_per_step, self.net)
+            mistake = explain_step_error(error, step, self.batches_per_step, self.net)
             if mistake is None:
                 raise
             raise mistake from error
@@ -431,8 +436,8 @@ class Client(Recorded, LightningModule):
         for name, (tensor, version) in self._given().items():
             if given[name][0] is not tensor or given[name][1] != version:
                 raise ConfigError(changed_in_place(step, f"'{name}'"))
-        check_answer(output, step, self.carried_states())
-        return read_step(output)
+        check_step_output(output, step, self.carried_states())
+        return parse_step_output(output)
 
     def _given(self) -> dict[str, tuple[Tensor, int]]:
         """What a step may only read, each with torch's count of the changes in place: that costs no comparison."""

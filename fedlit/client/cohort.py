@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.params import Params, all_below, below, stacked_sq_norm, under_prefix
+from fedlit.params import Params, concat_all_rows, concat_rows, stacked_sq_norm, under_prefix
 
 T = TypeVar("T", Tensor, Params)
 C = TypeVar("C", bound="Cohort")
@@ -144,7 +144,7 @@ class Stacked(Generic[T]):
             whole: T = stack.all(self.name)
             return whole
         parts: list[Any] = [self.__get__(cohort, Cohort) for cohort in cohorts]
-        joined: T = below(parts) if isinstance(parts[0], Tensor) else all_below(parts)  # type: ignore[assignment]
+        joined: T = concat_rows(parts) if isinstance(parts[0], Tensor) else concat_all_rows(parts)  # type: ignore[assignment]
         return joined
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.errors import ConfigError
-from fedlit.params import Params, clone, load
+from fedlit.params import Params, clone, copy_into
 from fedlit.recorded import TRAINED_AS
 
 InitialWeights = Literal["seed", "net"]
@@ -53,7 +53,7 @@ def draw_initial_weights(net: nn.Module, seed: int) -> None:
     draws = drawn_often(net, able, seed)
     other = [key for key, value in before.items() if not alike(value, [drawn[key] for drawn in draws])]
     if other:
-        load(net, before)
+        copy_into(net, before)
         raise ConfigError(
             f"The seed cannot decide the initial weights of model.net ({name}): '{other[0]}' is not what "
             "reset_parameters() draws. The net has an initialisation of its own, which should be that method, or "

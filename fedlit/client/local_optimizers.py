@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 import torch
 
 from fedlit.errors import ConfigError, require
-from fedlit.params import Params, at_least_single, clone, row, scale, sq_norm, stack, under_prefix, with_prefix
+from fedlit.params import Params, at_least_float32, clone, row, scale, sq_norm, stack, under_prefix, with_prefix
 
 
 class LocalOptimizer(Protocol):
@@ -30,7 +30,7 @@ class LocalOptimizer(Protocol):
         """One step; returns (parameters, state)."""
 
 
-def initial_memory(optimizer: LocalOptimizer, start: Params) -> Params:
+def initial_optimizer_state(optimizer: LocalOptimizer, start: Params) -> Params:
     """Stacked: the state of every client before its first step, for the stacked models from which they start."""
     first = optimizer.init(row(start, 0))
     if not first:
@@ -120,7 +120,7 @@ class LocalAdam:
         """m, v and t."""
         zeros = {name: torch.zeros_like(value) for name, value in params.items()}
         like = next(iter(params.values()))
-        count = like.new_zeros((), dtype=at_least_single(like.dtype))
+        count = like.new_zeros((), dtype=at_least_float32(like.dtype))
         return {**with_prefix("first", zeros), **with_prefix("second", clone(zeros)), "steps": count}
 
     def point(self, params: Params, state: Params) -> Params:
@@ -139,7 +139,7 @@ class LocalAdam:
         m = {name: b1 * value + (1 - b1) * grads[name] for name, value in under_prefix("first", state).items()}
         v = {name: b2 * value + (1 - b2) * grads[name] ** 2 for name, value in under_prefix("second", state).items()}
         like = next(iter(params.values()))
-        seen1, seen2 = (seen_share(beta, steps).to(like.dtype) for beta in self.betas)
+        seen1, seen2 = (bias_correction(beta, steps).to(like.dtype) for beta in self.betas)
         moved = {
             name: value - lr * (m[name] / seen1) / ((v[name] / seen2).sqrt() + self.eps)
             for name, value in params.items()
@@ -147,7 +147,7 @@ class LocalAdam:
         return moved, {**with_prefix("first", m), **with_prefix("second", v), "steps": steps}
 
 
-def seen_share(beta: float, steps: torch.Tensor) -> torch.Tensor:
+def bias_correction(beta: float, steps: torch.Tensor) -> torch.Tensor:
     """1 - beta^steps, without the loss of digits that this has in float32 where beta is near 1."""
     return -torch.expm1(steps * (math.log(beta) if beta else -math.inf))
 
@@ -162,7 +162,7 @@ _KINDS: dict[str, tuple[Callable[..., LocalOptimizer], tuple[str, ...]]] = {
     "aspg": (ExtrapolatedSGD, ("extrapolation", "box")),
 }
 """How each is made, and which options it takes."""
-NOT_ASKED: dict[str, Any] = {
+OPTION_DEFAULTS: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
     "clip": None,
@@ -175,14 +175,14 @@ NOT_ASKED: dict[str, Any] = {
 
 
 def make_optimizer(kind: str, options: Mapping[str, Any]) -> LocalOptimizer:
-    """The local optimiser that a client's options (`NOT_ASKED`) ask for; those of another kind are refused."""
+    """The local optimiser that a client's options (`OPTION_DEFAULTS`) ask for; those of another kind are refused."""
     require(kind in _KINDS, f"model.optimizer is '{kind}'; give {_listed(_KINDS)}.")
     make, taken = _KINDS[kind]
     for name, value in options.items():
-        if name in taken or value == NOT_ASKED[name]:
+        if name in taken or value == OPTION_DEFAULTS[name]:
             continue
         others = [other for other, (_, own) in _KINDS.items() if name in own]
-        unset = "null" if NOT_ASKED[name] is None else NOT_ASKED[name]
+        unset = "null" if OPTION_DEFAULTS[name] is None else OPTION_DEFAULTS[name]
         raise ConfigError(
             f"model.{name} is {value}, but model.optimizer is '{kind}', whose steps know only {_listed(taken, 'and')}. "
             f"Set {name} to {unset}, or optimizer to {_listed(others)}.",

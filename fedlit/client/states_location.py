@@ -23,7 +23,7 @@ class Need:
     """Of one client."""
     processes: int
     """On one machine; each has all rows in its memory."""
-    obstacle: str | None
+    why_not_on_disk: str | None
     """Why rows cannot be on disk."""
 
     @property
@@ -44,18 +44,18 @@ def on_disk(asked: StatesPlace, need: Need) -> tuple[bool, str | None]:
         f"rows of {need.clients:,} clients may take {need.bytes / need.processes / 1e9:.1f} GB{each}, more than an "
         f"eighth of the {room / 1e9:.1f} GB of memory"
     )
-    if need.obstacle is not None:
-        return False, f"states: memory, although {size}: {need.obstacle}"
+    if need.why_not_on_disk is not None:
+        return False, f"states: memory, although {size}: {need.why_not_on_disk}"
     return True, f"states: disk ({size})"
 
 
-def check_asked(asked: StatesPlace, obstacle: str | None) -> None:
+def check_asked(asked: StatesPlace, why_not_on_disk: str | None) -> None:
     """Refuse rows on disk where there is no place for them."""
-    if asked == "disk" and obstacle is not None:
-        raise ConfigError(f"trainer.states is disk, but {obstacle} Otherwise set trainer.states to memory.")
+    if asked == "disk" and why_not_on_disk is not None:
+        raise ConfigError(f"trainer.states is disk, but {why_not_on_disk} Otherwise set trainer.states to memory.")
 
 
-def obstacle(folder: Path | None, machines: int) -> str | None:
+def why_not_on_disk(folder: Path | None, machines: int) -> str | None:
     """Why rows cannot be on disk; None where they can."""
     if folder is None:
         return "this run has no folder. Give one with trainer.run (--run DIR)."

@@ -121,8 +121,8 @@ def state_name(buffer: str) -> str:
     return buffer.replace("/", ".")
 
 
-def read_step(output: Tensor | Mapping[str, Any]) -> StepOutput:
-    """A scalar or Lightning's dict (`mistakes.check_answer`), as a StepOutput."""
+def parse_step_output(output: Tensor | Mapping[str, Any]) -> StepOutput:
+    """A scalar or Lightning's dict (`step_errors.check_step_output`), as a StepOutput."""
     if isinstance(output, Tensor):
         return StepOutput(output, output.detach(), {})
     flat: dict[str, Tensor] = {}

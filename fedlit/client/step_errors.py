@@ -31,7 +31,7 @@ class ValueReadError(ConfigError):
         self.place = place
 
 
-def in_our_words(error: Exception, step: str, batches_per_step: int, net: nn.Module) -> ConfigError | None:
+def explain_step_error(error: Exception, step: str, batches_per_step: int, net: nn.Module) -> ConfigError | None:
     """The mistake behind an error that came out of a step such as `FedX.training_step`, or None for any other error."""
     text, place = str(error), f"{step}{_line(error.__traceback__)}"
     if "would mutate a captured Tensor" in text:  # torch.func, which the vectorized engine maps with
@@ -79,7 +79,7 @@ def mixed(step: str, keeper: str, net: nn.Module) -> str:
     )
 
 
-def check_answer(output: object, step: str, carried: tuple[str, ...]) -> None:
+def check_step_output(output: object, step: str, carried: tuple[str, ...]) -> None:
     """A step returns a scalar tensor, or a dict with one as `loss` and the states that it carries."""
     answer = output if isinstance(output, Mapping) else {"loss": output}
     if "loss" not in answer:

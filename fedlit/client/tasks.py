@@ -66,7 +66,7 @@ class Task(Recorded, ABC):
             named: what net and data are called, and how many classes or tokens there are.
         """
 
-    def tried_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
+    def probe_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
         """Targets of this task's form for rows on which a step is tried before the first round.
 
         Args:
@@ -118,7 +118,7 @@ class Regression(Task):
     def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
         return columns((output.reshape(y.shape) - y).square()).mean(1)
 
-    def tried_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
+    def probe_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
         like = output()
         return labels.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1)).expand_as(like)
 
@@ -151,7 +151,7 @@ class NextToken(Task):
         counted = columns(y != NOT_COUNTED).to(output.dtype).sum(1)
         return columns(losses.reshape(y.shape)).sum(1) / counted.clamp(min=1)
 
-    def tried_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
+    def probe_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
         places = output().shape[:-1]
         return labels.reshape(-1, *[1] * (len(places) - 1)).expand(places)
 

@@ -30,7 +30,7 @@ class Reports:
     """(clients,) from the round's start until the model is back, or would have been."""
     reports: NDArray[np.bool_]
     """(clients,): whose model the server uses; at least one."""
-    lasts: float
+    duration_s: float
     """Seconds from the round's start until the server steps."""
 
 
@@ -83,9 +83,9 @@ class Clock:
         lost = self.lost(seed, rounds, clients)
         if self.deadline is None and not lost.any():  # all report; with many servers one by one takes long
             return seconds, ~lost, np.maximum.reduceat(seconds, np.cumsum([0, *counts[:-1]])).tolist()
-        each = divided(seconds, counts)
-        reports = [who_reports(*own, self.deadline) for own in zip(each, divided(lost, counts), strict=True)]
-        lasts = [round_lasts(*own, self.deadline) for own in zip(each, reports, strict=True)]
+        each = split_by_counts(seconds, counts)
+        reports = [who_reports(*own, self.deadline) for own in zip(each, split_by_counts(lost, counts), strict=True)]
+        lasts = [round_duration_s(*own, self.deadline) for own in zip(each, reports, strict=True)]
         return seconds, np.concatenate(reports), lasts
 
     def lost(self, seed: int, round: Rounds, clients: ArrayLike) -> NDArray[np.bool_]:
@@ -97,7 +97,7 @@ class Clock:
         return lost
 
 
-def divided(values: NDArray[Any], counts: Sequence[int]) -> list[NDArray[Any]]:
+def split_by_counts(values: NDArray[Any], counts: Sequence[int]) -> list[NDArray[Any]]:
     """So many of the values after each other, as views; np.split takes ten times as long for many parts."""
     ends = accumulate(counts)
     return [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
@@ -113,7 +113,7 @@ def who_reports(seconds: Seconds, lost: NDArray[np.bool_], deadline: float | Non
     return reports
 
 
-def round_lasts(seconds: Seconds, reports: NDArray[np.bool_], deadline: float | None) -> float:
+def round_duration_s(seconds: Seconds, reports: NDArray[np.bool_], deadline: float | None) -> float:
     """Seconds until the slowest report, and until the deadline if somebody does not report."""
     slowest = float(seconds[reports].max())
     return slowest if deadline is None or reports.all() else max(slowest, deadline)

@@ -22,7 +22,7 @@ from fedlit.config.parse_errors import bounded, explain, read_yaml
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, require
 from fedlit.recorded import ReadFromFile
-from fedlit.results.config_file import deciding
+from fedlit.results.config_file import result_settings
 from fedlit.results.folder import fingerprint, run_name
 from fedlit.trainer.progress_bar import is_first_rank
 from fedlit.trainer.trainer import FederatedTrainer
@@ -222,7 +222,7 @@ def plain_refusals() -> Iterator[None]:
 def default_name(config: dict[str, Any]) -> str:
     """<data>-<algorithm>-<seed>-<short hash>: more rounds, another engine or logger keep the folder."""
     data, algorithm = class_names(config)
-    return run_name(data, algorithm, config["seed_everything"], fingerprint(deciding(config)))
+    return run_name(data, algorithm, config["seed_everything"], fingerprint(result_settings(config)))
 
 
 def class_names(config: dict[str, Any]) -> tuple[str, str]:

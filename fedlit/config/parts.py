@@ -61,7 +61,7 @@ def parts_of(restored: Restored, overrides: Sequence[str] = ()) -> Parts:
         return client, data
     client, data = built_from_description(path, described, overrides)
     restored.load_into(client, data)
-    check_built(path, described, client, data, is_own=not overrides)
+    check_built(path, described, client, data, is_user_code=not overrides)
     return client, data
 
 
@@ -126,13 +126,13 @@ def without_fingerprints(value: Any) -> Any:
 
 
 def check_built(
-    path: Path, described: Mapping[str, Any], client: Client, data: FederatedDataModule, *, is_own: bool
+    path: Path, described: Mapping[str, Any], client: Client, data: FederatedDataModule, *, is_user_code: bool
 ) -> None:
     """Refuse parts that are not those of the run: a net with arguments of its own, data from arrays that changed."""
     doubles = described["trainer"]["init_args"]["precision"] == "64-true"
     then, now = (flatten(one) for one in (described["model"], describe_client(client, data, doubles=doubles)))
     other = [name for name in sorted(now) if canonical(then.get(name)) != canonical(now[name])]
-    if is_own and described["data"]["init_args"]["partition_hash"] != data.partition_hash:
+    if is_user_code and described["data"]["init_args"]["partition_hash"] != data.partition_hash:
         other.append("data.partition_hash")
     if other:
         raise ConfigError(

@@ -120,7 +120,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         """y of the row numbers `index`, without their x."""
         return store["y"].index_select(0, index)
 
-    def telling_rows(self) -> Tensor:
+    def probe_rows(self) -> Tensor:
         """Numbers of two rows, or more, on which a net is tried before a run."""
         return torch.zeros(2, dtype=torch.int64)
 

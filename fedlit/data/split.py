@@ -61,12 +61,12 @@ def split(parts: Parts, shares: Shares, seed: int) -> Splits:
         test, rest = own.cut(kept, own.sizes), shuffled(own.cut(0, kept), seed)
     else:
         # A client with two rows or more can be tested.
-        test, rest = divided(shuffled(own, seed), shares.test, least=1)
+        test, rest = split_off(shuffled(own, seed), shares.test, least=1)
     if parts.vals is not None:
         val = Ragged.of(parts.vals)
     else:
-        val, rest = divided(rest, shares.val, least=0)
-    adapt, train = divided(rest, shares.adapt, least=1)
+        val, rest = split_off(rest, shares.val, least=0)
+    adapt, train = split_off(rest, shares.adapt, least=1)
     groups = list(parts.groups) if parts.groups is not None else [""] * len(own)
     return Splits(train, val, test, adapt, groups)
 
@@ -81,7 +81,7 @@ def shuffled(rows: Ragged, seed: int) -> Ragged:
     return Ragged(values, starts, rows.sizes)
 
 
-def divided(rows: Ragged, fraction: float, least: int) -> tuple[Ragged, Ragged]:
+def split_off(rows: Ragged, fraction: float, least: int) -> tuple[Ragged, Ragged]:
     """A share of every client's rows, and the rest."""
     first = shares_of(rows.sizes, fraction, least)
     return rows.cut(0, first), rows.cut(first, rows.sizes)

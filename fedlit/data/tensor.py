@@ -76,11 +76,11 @@ class TensorData(FederatedDataModule):
         x, y = super().rows(store, index)
         return (x.to(torch.int64) if is_tokens(x) else x), y
 
-    def telling_rows(self) -> Tensor:
+    def probe_rows(self) -> Tensor:
         """Of token ids, the rows with the smallest and the largest: an embedding must have both."""
         x = self._store["x"]
         if not is_tokens(x):
-            return super().telling_rows()
+            return super().probe_rows()
         flat = x.reshape(len(x), -1)
         return torch.stack([flat.amin(1).argmin(), flat.amax(1).argmax()])
 

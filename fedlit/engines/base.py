@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
-from fedlit.client.local_optimizers import LocalOptimizer, initial_memory
+from fedlit.client.local_optimizers import LocalOptimizer, initial_optimizer_state
 from fedlit.client.step import Phase
-from fedlit.engines.progress import Tally
+from fedlit.engines.progress import TrainingProgress
 from fedlit.keys import Purpose, Stream
 from fedlit.params import Params, under_prefix, with_prefix
 from fedlit.ranks import Ranks
@@ -110,7 +110,7 @@ class Engine:
         self.rows = rows
         self.ranks = Ranks()
         """The processes of the run; a sign goes to them after every step."""
-        self.tally = Tally()
+        self.progress = TrainingProgress()
         """How far `train` is."""
         self._threads = _OneStreamEach()
 
@@ -127,7 +127,7 @@ class Engine:
         """The phase's optimiser and, stacked, its state before the first step: the kept one, or a new one."""
         optimizer = phase.optimizer or client.local_optimizer()
         kept = cohort.optimizer_state if phase.optimizer is None or phase.start == "trained" else {}
-        return optimizer, kept or initial_memory(optimizer, start)
+        return optimizer, kept or initial_optimizer_state(optimizer, start)
 
     def planner(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> "Planner":
         """The mini-batches of the cohort's clients; a step takes `batches_per_step` of them, one after the other."""

@@ -51,7 +51,7 @@ EAGER_LANES = 16
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """What trains the cohorts of a run; it never changes in mid-run."""
 
     engine: str
@@ -109,7 +109,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Room:
+class Resources:
     """What a process of the run has: its part of the machine, and of the cohort."""
 
     processes: int = 1
@@ -131,7 +131,7 @@ class Room:
             return int(_OMP_NUM_THREADS), "OMP_NUM_THREADS"
         return max(1, len(os.sched_getaffinity(0)) // self.here), "the cores of this process"
 
-    def line(self, choice: Choice) -> str:
+    def line(self, choice: EngineChoice) -> str:
         """One line for the user: how many threads are used, how many may be, and who says so."""
         training = choice.workers if choice.compiled else choice.threads
         most, source = self._allowed
@@ -151,27 +151,29 @@ def choose(
     shares: Mapping[str, float] | None = None,
     evaluated_rows: int = 0,
     measured_rows: int = 0,
-    room: Room | None = None,
+    resources: Resources | None = None,
     device: Device | None = None,
-) -> Choice:
+) -> EngineChoice:
     """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape.
 
     `shares` are the steps that a phase takes by its `work_method`, as a share of the planned ones (all unless given),
     `evaluated_rows` the rows of a pass when models are measured, `measured_rows` all that are passed so in the run,
     `device` is where Lightning has put the net.
     """
-    flop, room, device = step_flop(client, sample), room or Room(), device or Device()
-    evaluation = _threads(flop / client.batch_size * evaluated_rows, room)
-    part = -(-per_round // room.processes)
+    flop, resources, device = step_flop(client, sample), resources or Resources(), device or Device()
+    evaluation = _threads(flop / client.batch_size * evaluated_rows, resources)
+    part = -(-per_round // resources.processes)
     device = _decided(request, device, flop, part)
-    work = Work(client, planned, part, rounds, sample, flop, device, shares or {}, _threads(flop, room))
-    chosen = _on_gpu(request, work) if device.name == "gpu" else _engine(request, work, room)
-    chosen = replace(chosen, evaluation_threads=evaluation, processes=room.processes, accelerator=device.name)
-    not_compiled, why = _eager_evaluation(chosen, flop / PASSES / client.batch_size * measured_rows / room.processes)
+    work = Work(client, planned, part, rounds, sample, flop, device, shares or {}, _threads(flop, resources))
+    chosen = _on_gpu(request, work) if device.name == "gpu" else _engine(request, work, resources)
+    chosen = replace(chosen, evaluation_threads=evaluation, processes=resources.processes, accelerator=device.name)
+    not_compiled, why = _eager_evaluation(
+        chosen, flop / PASSES / client.batch_size * measured_rows / resources.processes
+    )
     return replace(chosen, evaluation="eager" if not_compiled else "compiled", evaluation_why=why)
 
 
-def _eager_evaluation(chosen: Choice, flop: float) -> tuple[bool, str]:
+def _eager_evaluation(chosen: EngineChoice, flop: float) -> tuple[bool, str]:
     """Whether models are measured eagerly in a run that measures with so many operations; and why."""
     seconds = flop / FLOP_S
     if chosen.convolution != "direct":
@@ -193,7 +195,7 @@ def _decided(request: Request, device: Device, flop: float, clients: int) -> Dev
     return device if pays else device.at_the_host()
 
 
-def _on_gpu(request: Request, work: Work) -> Choice:
+def _on_gpu(request: Request, work: Work) -> EngineChoice:
     """Eager lanes, one for each client of the cohort; one client after the other where a net cannot be mapped."""
     client = work.client
     require(not request.compiled, f"trainer.compiled is true, but {work.device.not_compilable()}. Leave it out.")
@@ -212,16 +214,16 @@ def _on_gpu(request: Request, work: Work) -> Choice:
         )
         return _sequential(why, 1)
     lanes = request.lanes or work.per_round
-    chosen = Choice("vectorized", lanes, 1, False, _capacity(work, lanes), 1, str(work))
+    chosen = EngineChoice("vectorized", lanes, 1, False, _capacity(work, lanes), 1, str(work))
     why = _step_forbids(request, work, chosen)
     return chosen if why is None else _sequential(why, 1)
 
 
-def _threads(flop: float, room: Room) -> int:
-    return room.cores if flop >= THREADED_FLOP else 1
+def _threads(flop: float, resources: Resources) -> int:
+    return resources.cores if flop >= THREADED_FLOP else 1
 
 
-def _engine(request: Request, work: Work, room: Room) -> Choice:
+def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
     client, sample, device = work.client, work.sample, work.device
     reason = not_vectorizable(client, sample)
     threads = work.threads
@@ -241,10 +243,10 @@ def _engine(request: Request, work: Work, room: Room) -> Choice:
         eager_is_slow = not compiled and (one_lane(client) is not None or not _is_small(client.net))
         if eager_is_slow:  # one lane gains nothing, and large nets lose
             return _sequential(no_compiler or one_lane(client) or "the eager form is slower on this network", threads)
-        if request.compiled is None and not _compiling_pays(work, _workers(request, work, room)):
+        if request.compiled is None and not _compiling_pays(work, _workers(request, work, resources)):
             return _sequential(f"{work}: compiling would not pay", threads)
     eager = no_compiler or one_lane(client) or str(work)
-    chosen = _vectorized(request, work, compiled, threads, str(work) if compiled else eager, room)
+    chosen = _vectorized(request, work, compiled, threads, str(work) if compiled else eager, resources)
     why = _step_forbids(request, work, chosen)
     if why is not None:
         return _sequential(why, threads)
@@ -256,7 +258,7 @@ def _engine(request: Request, work: Work, room: Room) -> Choice:
     return replace(chosen, why=f"{chosen.why}; torch's convolutions: {not_direct}")
 
 
-def _step_forbids(request: Request, work: Work, chosen: Choice) -> str | None:
+def _step_forbids(request: Request, work: Work, chosen: EngineChoice) -> str | None:
     """Why the step can only be run one client after the other; an error where the vectorized engine was asked for."""
     padded = reads_padding(work.client, work.sample)
     if padded is not None:
@@ -299,7 +301,7 @@ def resumed_request(recorded: dict[str, Any], request: Request) -> Request:
     return replace(request, engine=had["engine"], compiled=form, accelerator=had.get("accelerator", "cpu"))
 
 
-def make_engine(choice: Choice, seed: int, rows: Rows, device: Device | None = None) -> Engine:
+def make_engine(choice: EngineChoice, seed: int, rows: Rows, device: Device | None = None) -> Engine:
     """The engine of a choice."""
     engine: Engine = SequentialEngine(seed, rows)
     if choice.engine == "vectorized":
@@ -320,7 +322,7 @@ def make_engine(choice: Choice, seed: int, rows: Rows, device: Device | None = N
     return on_device(engine, device or Device())
 
 
-def make_forward(choice: Choice, client: Client, rows: Rows, device: Device, ranks: Ranks) -> Forward:
+def make_forward(choice: EngineChoice, client: Client, rows: Rows, device: Device, ranks: Ranks) -> Forward:
     """What measures models, by a choice."""
     if choice.evaluation == "compiled" and device.is_plain:
         return CompiledForward(client, rows, choice.evaluation_threads, ranks)
@@ -397,20 +399,22 @@ def draws_by_itself(client: Client, sample: Tensor) -> bool:
     return moved
 
 
-def _sequential(why: str, threads: int) -> Choice:
-    return Choice("sequential", lanes=1, workers=1, compiled=False, capacity=0, threads=threads, why=why)
+def _sequential(why: str, threads: int) -> EngineChoice:
+    return EngineChoice("sequential", lanes=1, workers=1, compiled=False, capacity=0, threads=threads, why=why)
 
 
-def _vectorized(request: Request, work: Work, compiled: bool, threads: int, why: str, room: Room) -> Choice:
-    workers = _workers(request, work, room) if compiled else request.workers or 1
+def _vectorized(
+    request: Request, work: Work, compiled: bool, threads: int, why: str, resources: Resources
+) -> EngineChoice:
+    workers = _workers(request, work, resources) if compiled else request.workers or 1
     lanes = request.lanes or _lanes(work.client, work.planned, work.per_round, workers, compiled)
-    chosen = Choice("vectorized", lanes, workers, compiled, _capacity(work, lanes * workers), threads, why)
+    chosen = EngineChoice("vectorized", lanes, workers, compiled, _capacity(work, lanes * workers), threads, why)
     return replace(chosen, compiles="step") if compiled and mixes_rows(work.client) else chosen
 
 
-def _workers(request: Request, work: Work, room: Room) -> int:
+def _workers(request: Request, work: Work, resources: Resources) -> int:
     """Threads that call a compiled program."""
-    return request.workers or min(room.cores, work.per_round)
+    return request.workers or min(resources.cores, work.per_round)
 
 
 def _compiling_pays(work: Work, workers: int) -> bool:

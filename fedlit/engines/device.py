@@ -25,11 +25,11 @@ from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase
 from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.distributed import DataPart
-from fedlit.engines.program import Layout
+from fedlit.engines.program import FlatLayout
 from fedlit.engines.sequential import SequentialEngine
-from fedlit.engines.vectorized import Job, Task, VectorizedEngine, Worker
+from fedlit.engines.vectorized import CohortWork, LaneJob, VectorizedEngine, Worker
 from fedlit.errors import ConfigError, nearest
-from fedlit.params import Params, at_least_single, row
+from fedlit.params import Params, at_least_float32, row
 
 Accelerator = Literal["auto", "cpu", "gpu"]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true", "16-mixed", "16-true"]
@@ -184,9 +184,9 @@ class Device:
         """The inverse, for stacked rows: one copy, for which the host waits."""
         if self.is_home or not tensors:
             return tensors
-        layout = Layout.of(tensors, stacked=True)
+        layout = FlatLayout.of(tensors, stacked=True)
         rows = layout.split(layout.join(tensors).cpu())
-        return {name: value.to(at_least_single(value.dtype)) for name, value in rows.items()}
+        return {name: value.to(at_least_float32(value.dtype)) for name, value in rows.items()}
 
     def home_one(self, tensors: Params) -> Params:
         """The same, for tensors that are not stacked."""
@@ -305,17 +305,17 @@ class DeviceWorker(Worker):
         return [np.zeros(part.shape, _ARRAYS.get(part.dtype, np.float32)) for part in self.schedule if part is not None]
 
     def _fill(
-        self, timeline: list[list[Job]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
+        self, timeline: list[list[LaneJob]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
     ) -> None:
         super()._fill(timeline, plans, keys, window)
         for part, array in zip(self.schedule, self.arrays, strict=True):
             assert part is not None
             part.copy_(torch.from_numpy(array), non_blocking=True)
 
-    def _take(self, lane: int, row: int, task: Task) -> None:
+    def _take(self, lane: int, row: int, task: CohortWork) -> None:
         task.out[row].copy_(self.flat[lane])
 
-    def _put(self, lane: int, row: int, task: Task) -> None:
+    def _put(self, lane: int, row: int, task: CohortWork) -> None:
         self.flat[lane].copy_(task.out[row])
         one = {name: value[row : row + 1] for name, value in task.context.items()}
         self.read[lane].copy_(self.context.join(one)[0])

@@ -14,7 +14,7 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase
 from fedlit.engines.base import Engine, Solved, TrainData
-from fedlit.engines.choose import Choice
+from fedlit.engines.choose import EngineChoice
 from fedlit.engines.compiler import CompilerError
 from fedlit.errors import ResumeError
 from fedlit.ranks import Ranks
@@ -28,15 +28,15 @@ class Rung(NamedTuple):
     name: str
     cost: str
     """How much slower it is than the one above (docs/performance.md)."""
-    of: Callable[[Choice], Choice]
+    of: Callable[[EngineChoice], EngineChoice]
     """A choice of the rung above -> one of this."""
 
 
-def _inductors(choice: Choice) -> Choice:
+def _inductors(choice: EngineChoice) -> EngineChoice:
     return replace(choice, loops="inductor", convolution="torch")
 
 
-def _eager(choice: Choice) -> Choice:
+def _eager(choice: EngineChoice) -> EngineChoice:
     """All lanes in one worker: eager workers take turns, and more lanes in one pass are quicker."""
     lanes = choice.lanes * choice.workers if choice.lanes > 1 else 1  # a net that has one lane may have no more
     return replace(choice, compiled=False, loops="lean", compiles="loop", convolution="torch", lanes=lanes, workers=1)
@@ -49,7 +49,7 @@ RUNGS = (
 )
 
 
-def rung_of(choice: Choice) -> int:
+def rung_of(choice: EngineChoice) -> int:
     """The place of a choice on the ladder."""
     return 2 if not choice.compiled else 1 if choice.loops == "inductor" else 0
 
@@ -67,10 +67,10 @@ class Ladder(Engine):
 
     def __init__(
         self,
-        choice: Choice,
-        make: Callable[[Choice], Engine],
+        choice: EngineChoice,
+        make: Callable[[EngineChoice], Engine],
         ranks: Ranks,
-        note: Callable[[Choice], None],
+        note: Callable[[EngineChoice], None],
         *,
         is_resumed: bool,
     ) -> None:

@@ -17,8 +17,16 @@ from torch import Tensor
 from fedlit.engines.base import BatchPlan, Planner, Store, plan_batches, row_weights
 from fedlit.engines.compiler import missing_operators
 from fedlit.engines.program import LocalProgram
-from fedlit.engines.progress import Tally
-from fedlit.engines.vectorized import CompiledForm, Job, Run, Task, VectorizedEngine, Worker, one_thread
+from fedlit.engines.progress import TrainingProgress
+from fedlit.engines.vectorized import (
+    CohortWork,
+    CompiledForm,
+    LaneJob,
+    LaneProgram,
+    VectorizedEngine,
+    Worker,
+    one_thread,
+)
 from fedlit.errors import located
 from fedlit.keys import Purpose, generator
 
@@ -60,7 +68,7 @@ def _draws_as_numpy() -> bool:
 class NativeWorker(Worker):
     """One thread's lanes, whose clients are planned and swapped in C++."""
 
-    def __init__(self, run: Run, program: LocalProgram, capacity: int, like: Tensor) -> None:
+    def __init__(self, run: LaneProgram, program: LocalProgram, capacity: int, like: Tensor) -> None:
         super().__init__(run, program, capacity, like)
         self._clock = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
         self._store: Store | None = None
@@ -72,26 +80,26 @@ class NativeWorker(Worker):
         known = isinstance(self.run, CompiledForm) and not self.context.as_bytes
         return self.run.entry if known else None  # type: ignore[attr-defined]  # a CompiledForm's
 
-    def train(self, timeline: list[list[Job]], task: Task) -> None:
+    def train(self, timeline: list[list[LaneJob]], task: CohortWork) -> None:
         """Run every job of these lanes."""
         if self.entry is None:
             super().train(timeline, task)
             return
         finish(Share(self, timeline, task), task)
 
-    def rest(self, task: Task) -> list[Tensor]:
+    def rest(self, task: CohortWork) -> list[Tensor]:
         """What the program takes beside lanes, under tensor objects of this worker's own (`Task.for_one_thread`)."""
         assert isinstance(self.run, CompiledForm)
         if self._store is not task.store:
             self._store, self._own = task.store, task.for_one_thread().store
         return self.run.rest(task.lr.clone(), self._own, self.schedule, *self._clock)
 
-    def pieces(self, task: Task) -> dict[int, Tensor]:
+    def pieces(self, task: CohortWork) -> dict[int, Tensor]:
         """What clients' steps read, by its place in a lane's row."""
         held, dtype = task.context, self.read.dtype
         return {place.start: in_rows(held[name].to(dtype)) for name, place in self.context.places.items()}
 
-    def fill(self, timeline: list[list[Job]], plans: "Plans", window: int) -> None:
+    def fill(self, timeline: list[list[LaneJob]], plans: "Plans", window: int) -> None:
         """A window of the schedule, where Python draws it."""
         self._fill(timeline, plans.batches, plans.keys, window)
 
@@ -113,7 +121,7 @@ class Share:
         task: what all workers share.
     """
 
-    def __init__(self, worker: NativeWorker, timeline: list[list[Job]], task: Task) -> None:
+    def __init__(self, worker: NativeWorker, timeline: list[list[LaneJob]], task: CohortWork) -> None:
         self.worker, self.timeline = worker, timeline
         self.table = table(timeline, task.plan)
         self.jobs = torch.from_numpy(self.table)
@@ -140,16 +148,16 @@ class Share:
             self.worker.fill(self.timeline, self.plans, self.now)
         return min(self.length, (self.now // capacity + 1) * capacity)
 
-    def come(self, now: int, tally: Tally) -> None:
+    def come(self, now: int, progress: TrainingProgress) -> None:
         """C++ has come to this step."""
         begins, ends = self.table[:, 2], self.table[:, 3]
         steps = np.minimum(ends, now) - np.maximum(begins, self.now)
         done = int(np.count_nonzero((ends > self.now) & (ends <= now)))
-        tally.count(clients=done, steps=int(steps.clip(0).sum()))
+        progress.count(clients=done, steps=int(steps.clip(0).sum()))
         self.now = now
 
 
-def advance(shares: Sequence[Share], task: Task) -> None:
+def advance(shares: Sequence[Share], task: CohortWork) -> None:
     """Each of these shares goes on, in threads of C++, to its end or, once the time is over, to a client's end."""
     workers, planner = [share.worker for share in shares], task.plan
     pieces = workers[0].pieces(task)
@@ -172,7 +180,7 @@ def advance(shares: Sequence[Share], task: Task) -> None:
             PATIENCE_S,
         )
     for share, now in zip(shares, reached, strict=True):
-        share.come(now, task.tally)
+        share.come(now, task.progress)
 
 
 class NativeEngine(VectorizedEngine):
@@ -188,7 +196,7 @@ class NativeEngine(VectorizedEngine):
             self.why_python = "the entry of torch's compiled programs is not found under the name that it had"
         super()._say_who_drives(form)
 
-    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[Job]]], task: Task) -> None:
+    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
         workers = [worker for worker in crew if isinstance(worker, NativeWorker) and worker.entry is not None]
         if len(workers) < len(crew):
             super()._run_in_threads(crew, shares, task)
@@ -204,13 +212,13 @@ class NativeEngine(VectorizedEngine):
         self._is_long = time.monotonic() - began > PATIENCE_S
 
 
-def finish(share: Share, task: Task) -> None:
+def finish(share: Share, task: CohortWork) -> None:
     """Up to its end, whatever the others do."""
     while not share.is_done:
         advance([share], task)
 
 
-def table(timeline: list[list[Job]], planner: Planner) -> np.ndarray:
+def table(timeline: list[list[LaneJob]], planner: Planner) -> np.ndarray:
     """(jobs, 8) lane, row, start, end; where its rows begin, how many, batches of a pass over them, the draws' key."""
     jobs = np.empty((sum(map(len, timeline)), 8), dtype=np.int64)
     if len(jobs):
@@ -224,7 +232,7 @@ def in_rows(value: Tensor) -> Tensor:
     return value if value.dim() == 1 or value[0].is_contiguous() else value.contiguous()
 
 
-def _place(shares: Sequence[Share], task: Task) -> str:
+def _place(shares: Sequence[Share], task: CohortWork) -> str:
     """Of an error: who was not done."""
     rows = [row for share in shares for row in share.table[share.table[:, 3] > share.now, 1]]
     return f"{task.where} of one of the clients {', '.join(map(str, sorted(task.clients[row] for row in rows)))}"

@@ -32,7 +32,7 @@ Compiles = Literal["loop", "step"]
 
 
 @dataclass(frozen=True)
-class Layout:
+class FlatLayout:
     """Where named tensors lie in a flat row."""
 
     shapes: dict[str, tuple[int, ...]]
@@ -42,7 +42,7 @@ class Layout:
     """Tensors of another type than the row's first (counters of batches …): one number a byte, so they stay exact."""
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], *, stacked: bool = False) -> "Layout":
+    def of(cls, tensors: Mapping[str, Tensor], *, stacked: bool = False) -> "FlatLayout":
         """The layout of these tensors; `stacked` ones have the client as first dimension."""
         shapes = {name: tuple(value.shape[1:] if stacked else value.shape) for name, value in tensors.items()}
         first = next((value.dtype for value in tensors.values()), None)
@@ -156,8 +156,8 @@ class LocalProgram:
         phase: Phase,
         rows: Rows,
         lanes: int,
-        carried: Layout,
-        context: Layout,
+        carried: FlatLayout,
+        context: FlatLayout,
         batch_rows: int | None = None,
     ) -> None:
         self.step_module = StepModule(client, phase.step_method)
@@ -248,7 +248,7 @@ class LocalProgram:
         cut = tuple(Batch(*self.rows(store, own[real > 0]), real[real > 0]) for own, real in padded)
         return cut[0] if len(cut) == 1 else cut
 
-    def unpack(self, flat: Tensor, layout: Layout, turned: tuple[str, ...] = ()) -> Params:
+    def unpack(self, flat: Tensor, layout: FlatLayout, turned: tuple[str, ...] = ()) -> Params:
         """Flat rows as tensors of fixed strides; a single lane has no lane axis."""
         tensors = layout.split(flat) if layout.shapes else {}
         if self.lanes == 1:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Tally:
+class TrainingProgress:
     """Clients and local steps that are done, of those that train at present; counted and read in any thread."""
 
     prepared = 0.0

@@ -15,7 +15,7 @@ from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.errors import located
 from fedlit.keys import Purpose, torch_seed
-from fedlit.params import Params, at_least_single, clone, load, row, stack
+from fedlit.params import Params, at_least_float32, clone, copy_into, row, stack
 
 
 class SequentialEngine(Engine):
@@ -37,10 +37,10 @@ class SequentialEngine(Engine):
         client.net.train()
         self._masks = True
         plan = self.planner(client, cohort, data, phase)
-        self.tally.begin(int((cohort.steps > 0).sum()), int(cohort.steps.sum()))
+        self.progress.begin(int((cohort.steps > 0).sum()), int(cohort.steps.sum()))
         for k in range(len(cohort.clients)):
-            load(client.net, row(start, k) | row(held, k))
-            load(client, row(context, k))
+            copy_into(client.net, row(start, k) | row(held, k))
+            copy_into(client, row(context, k))
             own = self.prepared(plan(k))
             loss, left = self._train_client(
                 client, cohort, data.store, own, phase, k, optimizer, row(memory, k), carried
@@ -49,7 +49,7 @@ class SequentialEngine(Engine):
             memories.append(left)
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
-            self.tally.count(clients=int(cohort.steps[k] > 0))
+            self.progress.count(clients=int(cohort.steps[k] > 0))
         return Solved(stack(trained), stack(buffers), torch.stack(losses), stack(memories), carried)
 
     def _train_client(
@@ -77,20 +77,20 @@ class SequentialEngine(Engine):
             for step in range(int(cohort.steps[k])):
                 with located(f"{who}, local step {step + 1} ({phase.step_method})"):
                     params = clone(client.local_params)
-                    load(client.net, optimizer.point(params, memory))
+                    copy_into(client.net, optimizer.point(params, memory))
                     batches = self._batches(client, store, plan, step)
                     output = self._output(client, phase, batches, step, None if keys is None else keys[step])
                     grads = gradients(output, client.local_params)
                     with torch.no_grad():
                         moved, memory = optimizer.step(params, grads, memory, cohort.lr)
-                        load(client.net, moved)
+                        copy_into(client.net, moved)
                     self._carry(client, carried, output, k)
                 tasks.append(output.task)
                 self.ranks.heartbeat()
-                self.tally.count(steps=1)
+                self.progress.count(steps=1)
         if not tasks:
             return next(iter(cohort.received.values())).new_full((), torch.nan), memory
-        return torch.stack(tasks).mean(dtype=at_least_single(tasks[0].dtype)), memory
+        return torch.stack(tasks).mean(dtype=at_least_float32(tasks[0].dtype)), memory
 
     def _output(self, client: Client, phase: Phase, batches: Batches, step: int, key: np.int64 | None) -> StepOutput:
         """What a step gives; its masks come from the key.
@@ -136,7 +136,7 @@ class SequentialEngine(Engine):
         """A carried state is what the next step reads and, after the last step, the client's row."""
         for name, value in output.carried.items():
             carried[state_name(name)][k] = value.detach()
-            load(client, {name: value.detach()})
+            copy_into(client, {name: value.detach()})
 
 
 def gradients(output: StepOutput, params: Params) -> Params:

@@ -170,7 +170,7 @@ def _batch(client: Client, sample: Tensor, number: int, padding: int) -> Batch:
     y[real:] = padding % 2
     weights = torch.zeros(rows, dtype=next(client.net.parameters()).dtype)
     weights[:real] = 1.0 / real
-    y = client.task.tried_targets(y, lambda: _output(client, x))
+    y = client.task.probe_targets(y, lambda: _output(client, x))
     return Batch(x, y, weights) if padding else Batch(x[:real], y[:real], weights[:real])
 
 

@@ -22,10 +22,10 @@ from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase, state_name
 from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Solved, Store, TrainData, batch_rows, row_weights
 from fedlit.engines.compiler import Loops, compile_program, entry_address
-from fedlit.engines.program import Compiles, Layout, LocalProgram, Schedule, channels_last
-from fedlit.engines.progress import Tally
+from fedlit.engines.program import Compiles, FlatLayout, LocalProgram, Schedule, channels_last
+from fedlit.engines.progress import TrainingProgress
 from fedlit.errors import located
-from fedlit.params import Params, at_least_single, under_prefix, with_prefix
+from fedlit.params import Params, at_least_float32, under_prefix, with_prefix
 
 log = logging.getLogger("fedlit")
 
@@ -34,7 +34,7 @@ MAX_CAPACITY = 2048
 
 
 @dataclass(frozen=True)
-class Job:
+class LaneJob:
     """A client's place on the time axis of its lane: steps [start, end)."""
 
     row: int
@@ -42,19 +42,19 @@ class Job:
     end: int
 
 
-def assign_lanes(steps: list[int], lanes: int) -> list[list[Job]]:
+def assign_lanes(steps: list[int], lanes: int) -> list[list[LaneJob]]:
     """Longest clients first, each onto the lane that is free first (ties: the lowest lane); idle clients get none."""
-    timeline: list[list[Job]] = [[] for _ in range(lanes)]
+    timeline: list[list[LaneJob]] = [[] for _ in range(lanes)]
     ends = [0] * lanes
     for row in sorted((k for k in range(len(steps)) if steps[k] > 0), key=lambda k: (-steps[k], k)):
         lane = min(range(lanes), key=lambda free: (ends[free], free))
-        timeline[lane].append(Job(row, ends[lane], ends[lane] + steps[row]))
+        timeline[lane].append(LaneJob(row, ends[lane], ends[lane] + steps[row]))
         ends[lane] += steps[row]
     return timeline
 
 
 @dataclass
-class Task:
+class CohortWork:
     """What the workers share while a cohort trains; they write different rows of `out`."""
 
     context: Params
@@ -69,7 +69,7 @@ class Task:
     """The round and the step method, for errors."""
     out: Tensor
     """(clients, D) what each client carries: as it starts, and, once it is done, as it ends."""
-    tally: Tally
+    progress: TrainingProgress
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -81,19 +81,19 @@ class Task:
         """`context` as arrays, without a copy."""
         return {name: value.numpy() for name, value in self.context.items()}
 
-    def for_one_thread(self) -> "Task":
+    def for_one_thread(self) -> "CohortWork":
         """The same data under tensor objects of its own: threads that share one fight over its reference count."""
         own = {name: value.detach() for name, value in self.store.items()}
         return replace(self, store=own, lr=self.lr.clone())
 
 
-Run = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor]
+LaneProgram = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor]
 
 
 class Worker:
     """One thread's lanes with their buffers; runs its share of a cohort."""
 
-    def __init__(self, run: Run, program: LocalProgram, capacity: int, like: Tensor):
+    def __init__(self, run: LaneProgram, program: LocalProgram, capacity: int, like: Tensor):
         self.run = run
         lanes, per_step, size = program.lanes, program.batches_per_step, program.batch_size
         self.carried, self.context = program.carried, program.context
@@ -119,7 +119,7 @@ class Worker:
     def _read_rows(self) -> np.ndarray:
         return self.read.numpy()
 
-    def train(self, timeline: list[list[Job]], task: Task) -> None:
+    def train(self, timeline: list[list[LaneJob]], task: CohortWork) -> None:
         """Run every job of these lanes."""
         task = task.for_one_thread()
         capacity = len(self.schedule.rows)
@@ -138,36 +138,36 @@ class Worker:
                 if end > now:
                     with located(lambda: _trained_at_once(task, waiting)):
                         self.flat = self._advance(task, now - window, end - window)
-                    task.tally.count(steps=(end - now) * sum(1 for jobs in waiting if jobs))
+                    task.progress.count(steps=(end - now) * sum(1 for jobs in waiting if jobs))
                     self._swap(waiting, end, task)
                     now = end
 
-    def _advance(self, task: Task, first: int, last: int) -> Tensor:
+    def _advance(self, task: CohortWork, first: int, last: int) -> Tensor:
         return self.run(self.flat, self.read, task.lr, task.store, self.schedule, self.ticks[first], self.ticks[last])
 
-    def _swap(self, waiting: list[list[Job]], now: int, task: Task) -> None:
+    def _swap(self, waiting: list[list[LaneJob]], now: int, task: CohortWork) -> None:
         """Take out the clients that are done and load the next ones."""
         for lane, jobs in enumerate(waiting):
             if jobs and jobs[-1].end == now:
                 self._take(lane, jobs.pop().row, task)
-                task.tally.count(clients=1)
+                task.progress.count(clients=1)
                 self._load(waiting, lane, task)
 
-    def _load(self, waiting: list[list[Job]], lane: int, task: Task) -> None:
+    def _load(self, waiting: list[list[LaneJob]], lane: int, task: CohortWork) -> None:
         if waiting[lane]:
             self._put(lane, waiting[lane][-1].row, task)
 
-    def _take(self, lane: int, row: int, task: Task) -> None:
+    def _take(self, lane: int, row: int, task: CohortWork) -> None:
         """What a lane holds becomes a client's row."""
         task.rows[row] = self.flat.numpy()[lane]  # numpy copies a short row ten times faster
 
-    def _put(self, lane: int, row: int, task: Task) -> None:
+    def _put(self, lane: int, row: int, task: CohortWork) -> None:
         """A client's row, and what its steps read, into a lane."""
         self.flat.numpy()[lane] = task.rows[row]
         self.context.write(self._read_rows[lane], task.context_arrays, row)
 
     def _fill(
-        self, timeline: list[list[Job]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
+        self, timeline: list[list[LaneJob]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
     ) -> None:
         """Write the steps [window, window + capacity) of every lane into the schedule."""
         index, weights, step, key = self.arrays
@@ -225,7 +225,7 @@ class VectorizedEngine(Engine):
         self.direct_convolution, self.compiles, self.loops = direct_convolution, compiles, loops
         self.why_python = why_python
         self._crews: dict[Phase, list[Worker]] = {}
-        self._layouts: dict[Phase, Layout] = {}
+        self._layouts: dict[Phase, FlatLayout] = {}
         self._pool = ThreadPoolExecutor(max(1, workers - 1), "fedlit", torch.set_num_threads, (1,))
 
     def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
@@ -240,19 +240,19 @@ class VectorizedEngine(Engine):
         steps = cohort.steps.tolist()
         timeline = assign_lanes(steps, self.lanes * self.workers)
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
-        self.tally.begin(sum(own > 0 for own in steps), sum(steps))
+        self.progress.begin(sum(own > 0 for own in steps), sum(steps))
         self._run(crew, shares, task)
         return self._solved(cohort, self._layouts[phase].split(task.out))
 
-    def _task(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Task:
+    def _task(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> CohortWork:
         """What the workers of a cohort share."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
         if phase not in self._layouts:
-            self._layouts[phase] = Layout.of(carried, stacked=True)
+            self._layouts[phase] = FlatLayout.of(carried, stacked=True)
         context = {k: v for k, v in client.context(cohort).items() if f"state.{k}" not in carried}
         like = next(iter(cohort.received.values()))
-        return Task(
+        return CohortWork(
             context=context,
             plan=self.planner(client, cohort, data, phase),
             keys=partial(self.mask_keys, cohort, phase),
@@ -262,10 +262,10 @@ class VectorizedEngine(Engine):
             clients=cohort.clients,
             where=f"in round {cohort.run_round}, {phase.step_method}",
             out=self._layouts[phase].join(carried),
-            tally=self.tally,
+            progress=self.progress,
         )
 
-    def _run(self, crew: list[Worker], shares: list[list[list[Job]]], task: Task) -> None:
+    def _run(self, crew: list[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
         """Every worker its share: in threads where the program is compiled, whose entry releases the GIL.
 
         The eager form runs them one after the other: functional_call borrows the module, and threads gain nothing.
@@ -277,7 +277,7 @@ class VectorizedEngine(Engine):
         with self.ranks.without_timeout():  # a compiled window may last long, and no user's code runs in it
             self._run_in_threads(crew, shares, task)
 
-    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[Job]]], task: Task) -> None:
+    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
         self._in_threads([partial(worker.train, own, task) for worker, own in zip(crew, shares, strict=True)])
 
     def _in_threads(self, work: Sequence[Callable[[], None]]) -> None:
@@ -296,7 +296,7 @@ class VectorizedEngine(Engine):
         start, buffers = cohort.start_of(phase.start)
         _, memory = self.memory_of(client, cohort, phase, start)
         like = next(iter(start.values()))
-        zeros = like.new_zeros(len(cohort.clients), dtype=at_least_single(like.dtype))
+        zeros = like.new_zeros(len(cohort.clients), dtype=at_least_float32(like.dtype))
         return {
             **with_prefix("params", start),
             **with_prefix("memory", memory),
@@ -316,10 +316,10 @@ class VectorizedEngine(Engine):
             carried={state_name(name): rows for name, rows in under_prefix("state", carried).items()},
         )
 
-    def _crew(self, client: Client, phase: Phase, task: Task) -> list[Worker]:
+    def _crew(self, client: Client, phase: Phase, task: CohortWork) -> list[Worker]:
         """The workers of a phase; built, and their program compiled, when they are first asked for."""
         if phase not in self._crews:
-            context = Layout.of(task.context, stacked=True)
+            context = FlatLayout.of(task.context, stacked=True)
             turned = self.compiles == "step" and not self.direct_convolution
             rows = channels_last(self.rows) if turned else self.rows
             program = LocalProgram(client, phase, rows, self.lanes, self._layouts[phase], context, task.batch_rows)
@@ -328,7 +328,7 @@ class VectorizedEngine(Engine):
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
                 where = f"{task.where}, while it was traced and compiled for all clients"
-                with self.ranks.without_timeout(), located(where), self.tally.preparing():
+                with self.ranks.without_timeout(), located(where), self.progress.preparing():
                     form = CompiledForm(program, crew[0], task, self.direct_convolution, self.compiles, self.loops)
                 run = form if self.compiles == "loop" else step_by_step(form, program)
                 for worker in crew:
@@ -357,7 +357,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _trained_at_once(task: Task, waiting: list[list[Job]]) -> str:
+def _trained_at_once(task: CohortWork, waiting: list[list[LaneJob]]) -> str:
     """The place of an error in lanes that run together."""
     clients = sorted(task.clients[jobs[-1].row] for jobs in waiting if jobs)
     return f"{task.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"
@@ -379,7 +379,7 @@ class CompiledForm:
         self,
         program: LocalProgram,
         worker: Worker,
-        task: Task,
+        task: CohortWork,
         direct_convolution: bool,
         compiles: Compiles,
         loops: Loops = "lean",
@@ -404,7 +404,7 @@ class CompiledForm:
         return moved  # type: ignore[no-any-return]  # the compiler's output is untyped
 
 
-def step_by_step(step: Run, program: LocalProgram) -> Run:
+def step_by_step(step: LaneProgram, program: LocalProgram) -> LaneProgram:
     """A compiled step, called for every one; the eager form where a batch is ragged and the net must see no padding."""
     one_at_a_time = Lock()  # functional_call borrows the module, which the workers share
 

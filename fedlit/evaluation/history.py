@@ -30,7 +30,7 @@ _STATISTICS: dict[Statistic, Callable[[Any], Any]] = {"mean": np.mean, "min": np
 
 
 @dataclass(frozen=True)
-class MeasuredParts:
+class MetricGroups:
     """What there is to measure in a run."""
 
     validated: bool = True
@@ -47,7 +47,7 @@ class MeasuredParts:
     """Metrics on request."""
 
 
-def round_columns(client: Client, parts: MeasuredParts) -> list[str]:
+def round_columns(client: Client, parts: MetricGroups) -> list[str]:
     """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
     measures = client.task.measures
     names = [measure.name for measure in measures]

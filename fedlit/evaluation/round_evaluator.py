@@ -17,7 +17,7 @@ from fedlit.engines.device import Device
 from fedlit.engines.forward import Forward
 from fedlit.errors import require
 from fedlit.evaluation.evaluator import Evaluator
-from fedlit.evaluation.history import MeasuredParts, extreme_user_metrics, local_metrics, personal_metrics, user_records
+from fedlit.evaluation.history import MetricGroups, extreme_user_metrics, local_metrics, personal_metrics, user_records
 from fedlit.evaluation.user_models import UserModels
 from fedlit.metrics.user_scores import UserScores
 from fedlit.params import Params, row, sq_norm, stack
@@ -25,7 +25,7 @@ from fedlit.ranks import Ranks
 
 
 @dataclass(frozen=True)
-class MeasureOptions:
+class EvaluationOptions:
     """What the trainer's arguments say about evaluation."""
 
     extra_metrics: Sequence[str] = ()
@@ -39,7 +39,7 @@ def rows_to_measure(data: FederatedDataModule, evaluations: int, trained: int) -
     return round(evaluations * (len(data.global_test) + len(data.global_val) + users * float(tests.sizes.sum())))
 
 
-class Measuring:
+class RoundEvaluator:
     """Measures the global model and the users' own; a user's model is measured again only when it changed.
 
     Args:
@@ -57,7 +57,7 @@ class Measuring:
         client: Client,
         data: FederatedDataModule,
         models: UserModels,
-        options: MeasureOptions,
+        options: EvaluationOptions,
         ranks: Ranks | None = None,
         device: Device | None = None,
         forward: Forward | None = None,
@@ -72,11 +72,11 @@ class Measuring:
         self._kept: dict[str, dict[int, Params]] = {"local": {}, "personal": {}, "finetuned": {}}
 
     @property
-    def parts(self) -> MeasuredParts:
+    def parts(self) -> MetricGroups:
         """What there is to measure, which fixes the columns of the run."""
         tested = self.evaluator.has_own_tests
         personal = tested and (self.models.keeps_local or self.client.personal_model() != Personal())
-        return MeasuredParts(
+        return MetricGroups(
             validated=len(self.data.global_val) > 0,
             tested=tested,
             local=tested and self.models.keeps_local,
@@ -95,7 +95,7 @@ class Measuring:
                 "trainer.store_local_models to true, or leave it out; centralised training has none.",
             )
 
-    def changed(self, clients: Iterable[int]) -> None:
+    def invalidate(self, clients: Iterable[int]) -> None:
         """These clients trained: what they keep is measured again when next asked."""
         for kept in self._kept.values():
             for client in clients:
@@ -122,7 +122,7 @@ class Measuring:
         values |= self.extra(model)
         if cohort is not None and parts.tested and not self.client.pools_data:
             values |= extreme_user_metrics(cohort, users, measures)
-        is_whole = not self.client.own_tensors or self.client.average_kept
+        is_whole = not self.client.local_tensors or self.client.average_kept
         if not is_whole:
             values = {}  # of z alone, which nobody uses
         if parts.local:
@@ -199,14 +199,14 @@ class Measuring:
 
     def _adapted_scores(self, kind: str, shared: UserScores, *steps: Adaptation | None) -> UserScores:
         models, taken = self.models, [step for step in steps if step is not None]
-        return self._scores(kind, shared, models.personal, models.rests, models.is_global, taken)
+        return self._scores(kind, shared, models.personal, models.changes_only_by_training, models.is_global, taken)
 
     def _scores(
         self,
         kind: str,
         shared: UserScores,
         model_of: Callable[[int], Mapping[str, Tensor]],
-        rests: Callable[[int], bool],
+        changes_only_by_training: Callable[[int], bool],
         is_global: Callable[[int], bool],
         steps: Sequence[Adaptation] = (),
     ) -> UserScores:
@@ -225,7 +225,7 @@ class Measuring:
         found = self.ranks.split_work(tests.sizes[asked].tolist(), scores_of) if asked else {}
         scores = {user: row(found, number) for number, user in enumerate(asked)}
         scores |= {user: kept[user] for user in users if user in kept}
-        kept |= {user: scores[user] for user in users if rests(user)}
+        kept |= {user: scores[user] for user in users if changes_only_by_training(user)}
         sums = {name: value.clone() for name, value in (dict(shared.sums) | {LOSSES: shared.losses}).items()}
         for name, value in (stack([scores[user] for user in users]) if users else {}).items():
             sums[name][users] = value

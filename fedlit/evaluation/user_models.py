@@ -53,7 +53,7 @@ class UserModels:
         name = client.personal_model().model
         starts_there = name != "local" and client.state_spec().get(name) is INITIAL  # x_i is z until it is trained
         untouched = initial if starts_there else None
-        return cls(z, states, personal=name, own=client.own_tensors, untouched=untouched, keeps_local=keeps_local)
+        return cls(z, states, personal=name, own=client.local_tensors, untouched=untouched, keeps_local=keeps_local)
 
     def local(self, user: int) -> dict[str, Tensor]:
         """x_i: the kept model of a client that has trained."""
@@ -79,6 +79,6 @@ class UserModels:
             return self.untouched is None
         return self.name == "global" and not self.own
 
-    def rests(self, user: int) -> bool:
+    def changes_only_by_training(self, user: int) -> bool:
         """Whether the personal model changes only when its user trains; else it moves with z."""
         return self.untouched is not None if not self.states.has(user) else self.name != "global"

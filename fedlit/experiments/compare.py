@@ -12,7 +12,7 @@ from fedlit.errors import ConfigError, require
 from fedlit.experiments.experiment import Experiment
 from fedlit.experiments.fit_arguments import check_fit, refuse_options
 from fedlit.experiments.jobs import Job
-from fedlit.experiments.trials import Ledger
+from fedlit.experiments.trials import TrialLog
 from fedlit.results.folder import fingerprint
 from fedlit.results.runs import Run, read_run
 
@@ -33,9 +33,9 @@ class Comparison(Experiment):
     what = "runs"
 
     def __init__(
-        self, configs: Sequence[Config], seeds: int, overrides: Sequence[str], ledger: Ledger, *, data_seeds: bool
+        self, configs: Sequence[Config], seeds: int, overrides: Sequence[str], trial_log: TrialLog, *, data_seeds: bool
     ) -> None:
-        super().__init__(ledger)
+        super().__init__(trial_log)
         self.configs, self.seeds, self.overrides, self.data_seeds = configs, seeds, tuple(overrides), data_seeds
         self.total = len(configs) * seeds
 
@@ -56,7 +56,7 @@ class Comparison(Experiment):
         """The finished runs of this comparison, by the names of the configs."""
         found: dict[str, list[Run]] = {config.name: [] for config in self.configs}
         for job in self.jobs():
-            if self.ledger.trials[job.name].status == "finished":
+            if self.trial_log.trials[job.name].status == "finished":
                 found[str(job.parameters["config"])].append(read_run(job.folder))
         return found
 

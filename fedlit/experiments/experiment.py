@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedlit.experiments.jobs import Job, Outcome
+from fedlit.experiments.jobs import Job, JobResult
 from fedlit.experiments.progress import Board
 from fedlit.experiments.runner import Runner, claimed
-from fedlit.experiments.trials import Ledger, Trial
+from fedlit.experiments.trials import Trial, TrialLog
 
 
 class Experiment(ABC):
@@ -22,13 +22,13 @@ class Experiment(ABC):
     cost: float | None = None
     """Of all jobs together, where they are not alike."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, trial_log: TrialLog) -> None:
+        self.trial_log = trial_log
 
     @property
     def folder(self) -> Path:
         """Where the runs are."""
-        return self.ledger.path.parent
+        return self.trial_log.path.parent
 
     @abstractmethod
     def jobs(self) -> Iterator[Job | None]:
@@ -46,7 +46,7 @@ class Experiment(ABC):
         board = Board(console, self.what, self.total, slots, self.cost)
         with claimed(self.folder):
             complete = Runner(slots, board, self.judge).run(self.unfinished(board, retry_failed=retry_failed))
-            self.ledger.save()
+            self.trial_log.save()
         if not complete:
             console.print(
                 f"stopped; {board.done} of {self.total} {self.what} are finished. The same command continues."
@@ -59,20 +59,20 @@ class Experiment(ABC):
             if job is None:
                 yield None
                 continue
-            trial = self.ledger.enter(job)
+            trial = self.trial_log.enter(job)
             if trial.status == "finished":
                 self.rate(trial)
             if trial.status == "finished" or (trial.status == "failed" and not retry_failed):
                 board.skip(failed=trial.status == "failed", cost=job.cost)
                 continue
             trial.status = "running"
-            self.ledger.save()  # before it starts: what runs is known
+            self.trial_log.save()  # before it starts: what runs is known
             yield job
 
-    def judge(self, outcome: Outcome) -> Outcome:
+    def judge(self, outcome: JobResult) -> JobResult:
         """Record how a job ended, and what it came to."""
-        trial = self.ledger.note(outcome)
+        trial = self.trial_log.note(outcome)
         note = self.rate(trial) if trial.status == "finished" else ""
-        self.ledger.save()
+        self.trial_log.save()
         failed = trial.status == "failed"
         return replace(outcome, status="failed" if failed else outcome.status, reason=trial.reason, note=note)

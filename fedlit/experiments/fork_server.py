@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import IO
 
 
-class Seat:
+class ForkServer:
     """One process at a time; the seat itself is started with the first, and again if somebody killed it.
 
     child.py is the other end.

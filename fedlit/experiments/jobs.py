@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from fedlit.errors import RunError, explained
-from fedlit.experiments.fork_server import Seat
+from fedlit.experiments.fork_server import ForkServer
 from fedlit.results.folder import RunFolder
 from fedlit.results.runs import read_json
 
@@ -63,7 +63,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobResult:
     """How a job ended."""
 
     job: Job
@@ -78,7 +78,7 @@ class Outcome:
 class Process:
     """The process of a job that was started; `start` makes one."""
 
-    def __init__(self, job: Job, log: IO[bytes], seat: Seat, start_of_log: int) -> None:
+    def __init__(self, job: Job, log: IO[bytes], seat: ForkServer, start_of_log: int) -> None:
         self.job = job
         self.started = time.monotonic()
         self.share_at_start = job.share_done()
@@ -97,18 +97,18 @@ class Process:
         """End it and everything it started, at once; its last checkpoint stays good."""
         self._seat.kill()
 
-    def outcome(self, *, stopping: bool) -> Outcome | None:
+    def outcome(self, *, stop_request: bool) -> JobResult | None:
         """How it ended, or None while it runs; whoever stops the runs must not take their end for a failure."""
         code = self._seat.poll()
         if code is None:
             return None
         self._log.close()
         if code == 0:
-            return Outcome(self.job, "finished", self.seconds)
-        if stopping or code in STOPPED:
-            return Outcome(self.job, "stopped", self.seconds)
+            return JobResult(self.job, "finished", self.seconds)
+        if stop_request or code in STOPPED:
+            return JobResult(self.job, "stopped", self.seconds)
         said = self.job.log.read_bytes()[self._start_of_log :].decode(errors="replace")
-        return Outcome(self.job, "failed", self.seconds, reason_of(code, said))
+        return JobResult(self.job, "failed", self.seconds, reason_of(code, said))
 
     def wait(self) -> None:
         """Until it has ended."""
@@ -116,7 +116,7 @@ class Process:
         self._log.close()
 
 
-def start(job: Job, seat: Seat) -> Process | None:
+def start(job: Job, seat: ForkServer) -> Process | None:
     """Start the job in this seat, resuming what its folder holds; None while an earlier process still writes there.
 
     The log is locked for as long as the process lives, even if the one that started it is killed.

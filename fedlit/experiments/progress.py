@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from fedlit.experiments.jobs import Job, Outcome, Process, rounds_done
+from fedlit.experiments.jobs import Job, JobResult, Process, rounds_done
 from fedlit.metrics.formatting import duration
 from fedlit.results.folder import RunFolder
 
@@ -63,7 +63,7 @@ class Board:
         self._progress.update(self._all, completed=self.done + self.failed, shown=f"{counts}{self.time_left()}")
         self._progress.refresh()
 
-    def ended(self, outcome: Outcome, share_at_start: float) -> None:
+    def ended(self, outcome: JobResult, share_at_start: float) -> None:
         """Count a job that ended, and say so in a line."""
         if outcome.status == "stopped":
             self._say(f"{outcome.job.name} stopped after {duration(outcome.seconds)}; it can be continued")
@@ -93,7 +93,7 @@ class Board:
             self._waited_for = job.name
             self._say(f"{job.name}: waiting for the process of an earlier command to finish its round")
 
-    def stopping(self, running: int, *, at_once: bool) -> None:
+    def stop_request(self, running: int, *, at_once: bool) -> None:
         """Say that the end was asked for."""
         how = "at once" if at_once else "when their round is done; Ctrl-C again stops them at once"
         self._say(f"stopping: {running} running {self.what} end {how}")

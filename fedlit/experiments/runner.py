@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from fedlit.experiments.fork_server import Seat
-from fedlit.experiments.jobs import Job, Outcome, Process, share_cores, start
+from fedlit.experiments.fork_server import ForkServer
+from fedlit.experiments.jobs import Job, JobResult, Process, share_cores, start
 from fedlit.experiments.progress import Board
 from fedlit.results.lock import FolderLock
 
@@ -23,8 +23,8 @@ class Runner:
     means that it depends on what still runs, and is asked for again.
     """
 
-    def __init__(self, slots: int, board: Board, judge: Callable[[Outcome], Outcome]) -> None:
-        self.seats = [Seat(cores) for cores in share_cores(slots)]
+    def __init__(self, slots: int, board: Board, judge: Callable[[JobResult], JobResult]) -> None:
+        self.seats = [ForkServer(cores) for cores in share_cores(slots)]
         self.board, self.judge = board, judge
         self.running: dict[int, Process] = {}
         self.asked_to_stop = 0
@@ -69,13 +69,13 @@ class Runner:
 
     def _collect(self) -> None:
         for slot, process in list(self.running.items()):
-            outcome = process.outcome(stopping=self.asked_to_stop > 0)
+            outcome = process.outcome(stop_request=self.asked_to_stop > 0)
             if outcome is not None:
                 del self.running[slot]
                 self.board.ended(self.judge(outcome), process.share_at_start)
 
     def _stop(self, *, at_once: bool) -> None:
-        self.board.stopping(len(self.running), at_once=at_once)
+        self.board.stop_request(len(self.running), at_once=at_once)
         for process in self.running.values():
             if at_once:
                 process.kill()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedlit.errors import ConfigError, RunError
-from fedlit.experiments.jobs import Job, Outcome
+from fedlit.experiments.jobs import Job, JobResult
 from fedlit.results.folder import RunFolder, make_folder
 from fedlit.results.runs import read_json
 
@@ -32,7 +32,7 @@ class Trial:
     """Of the process that ended it."""
 
 
-class Ledger:
+class TrialLog:
     """The trials in their order, with `about`: what they are trials of."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
@@ -40,14 +40,14 @@ class Ledger:
         self.trials: dict[str, Trial] = {}
 
     @classmethod
-    def open(cls, path: Path, about: dict[str, Any]) -> "Ledger":
+    def open(cls, path: Path, about: dict[str, Any]) -> "TrialLog":
         """The record in a file, or a new one where there is none; ConfigError if it is of something else."""
-        ledger = cls(path, about)
+        trial_log = cls(path, about)
         try:
             held = read_json(path)
             for entry in held.get("trials", []):
                 trial = Trial(**entry)
-                ledger.trials[trial.name] = trial
+                trial_log.trials[trial.name] = trial
         except (RunError, TypeError) as error:
             raise RunError(
                 f"{path} is damaged: fedlit replaces it as a whole, so something else wrote to it. Delete it and "
@@ -61,8 +61,8 @@ class Ledger:
                 f"{path} records other runs than these: {', '.join(changed)} changed.{''.join(begun)} Give the options "
                 "that it was begun with, or another folder with --out DIR."
             )
-        ledger.about = known | about
-        return ledger
+        trial_log.about = known | about
+        return trial_log
 
     def make_folder(self) -> None:
         """Make the folder that the record and the runs are in."""
@@ -90,7 +90,7 @@ class Ledger:
             trial.status = "finished" if finished else "waiting"
         return trial
 
-    def note(self, outcome: Outcome) -> Trial:
+    def note(self, outcome: JobResult) -> Trial:
         """Record how a job ended."""
         trial = self.trials[outcome.job.name]
         trial.status, trial.reason, trial.seconds = outcome.status, outcome.reason, round(outcome.seconds, 1)

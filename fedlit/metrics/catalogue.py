@@ -277,7 +277,7 @@ def is_state_curve(name: str) -> bool:
     return name.startswith(_STATE) and name.endswith(_MEAN)
 
 
-def shown(name: str, value: float) -> str:
+def format_value(name: str, value: float) -> str:
     """The value as people read it: 83.42 %, 0.0123, 12 MB."""
     known = metric(name)
     if known.unit == "share":

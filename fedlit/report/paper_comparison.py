@@ -10,7 +10,7 @@ from fedlit.report.domains import MEAN, Domains
 from fedlit.report.formats import heading, style_of
 from fedlit.report.grids import Entry, Grid, Heading
 from fedlit.report.paper_tables import PaperRow, PaperTable, in_our_unit
-from fedlit.report.paper_vocabulary import Found, Reading, has_own_weights, names_of, reading_of
+from fedlit.report.paper_vocabulary import Reading, RunValue, has_own_weights, names_of, reading_of
 from fedlit.report.tables import Cell, cell_of
 from fedlit.results.runs import Group
 
@@ -192,7 +192,7 @@ def check_percent(found: Comparison) -> None:
         )
 
 
-def agree(printed: str, found: Found) -> bool:
+def agree(printed: str, found: RunValue) -> bool:
     """Whether a printed value is ours: as numbers where both are."""
     try:
         return found is not None and math.isclose(float(printed), float(found), rel_tol=1e-9)

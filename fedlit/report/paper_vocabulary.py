@@ -11,9 +11,9 @@ from typing import Any
 from fedlit.report.paper_tables import PaperTable
 from fedlit.results.runs import Group
 
-Found = str | float | int | None
+RunValue = str | float | int | None
 """What the runs have in place of a table's column; None where their settings do not say."""
-Reader = Callable[[Group, Mapping[str, str]], Found]
+Reader = Callable[[Group, Mapping[str, str]], RunValue]
 
 _NAMES = {
     "QFedAvg": ["q-FedAvg", "qFedAvg"],
@@ -107,21 +107,21 @@ def dataset(group: Group, row: Mapping[str, str]) -> str:
     return _DATA.get(group.data, group.data)
 
 
-def epochs(group: Group, _: Mapping[str, str]) -> Found:
+def epochs(group: Group, _: Mapping[str, str]) -> RunValue:
     """FedBC's E."""
     settings = group.runs[0].settings
     steps = settings.get("model.local_steps")
     return settings.get("model.local_epochs") if steps is None else f"{steps} steps"
 
 
-def steps(group: Group, _: Mapping[str, str]) -> Found:
+def steps(group: Group, _: Mapping[str, str]) -> RunValue:
     """Exp-α's E."""
     settings = group.runs[0].settings
     count = settings.get("model.local_steps")
     return f"{settings.get('model.local_epochs')} epochs" if count is None else count
 
 
-def rounds(group: Group, row: Mapping[str, str]) -> Found:
+def rounds(group: Group, row: Mapping[str, str]) -> RunValue:
     """Exp-α's t: the round of the number, so half of all rounds for an accuracy at half time."""
     lengths = sorted({run.rounds[-1] for run in group.runs})
     if len(lengths) > 1:
@@ -135,30 +135,30 @@ def heterogeneity(group: Group, _: Mapping[str, str]) -> str:
     return "iid" if corruption is None else _CORRUPTION.get(str(corruption), str(corruption))
 
 
-def imbalance_ratio(group: Group, _: Mapping[str, str]) -> Found:
+def imbalance_ratio(group: Group, _: Mapping[str, str]) -> RunValue:
     """The ratio of the clients that are not balanced (Exp-α, tables 8 and 9: six of ten)."""
     ratios: Any = group.runs[0].settings.get("data.corruption.ratios") or []
     unequal = sorted({ratio for ratio in ratios if ratio != 1})
     return unequal[0] if len(unequal) == 1 else ", ".join(map(str, unequal)) or None
 
 
-def temperature(group: Group, _: Mapping[str, str]) -> Found:
+def temperature(group: Group, _: Mapping[str, str]) -> RunValue:
     """Exp-α's α; 0.2 is the default of the weighting."""
     return group.runs[0].settings.get("trainer.weights.alpha", 0.2) if strategy(group) == "exp-alpha" else None
 
 
-def net(group: Group, _: Mapping[str, str]) -> Found:
+def net(group: Group, _: Mapping[str, str]) -> RunValue:
     """pFedMe's MLR and DNN."""
     name = str(group.runs[0].settings.get("model.net"))
     return _NETS.get(name, name)
 
 
-def first_rate(group: Group, _: Mapping[str, str]) -> Found:
+def first_rate(group: Group, _: Mapping[str, str]) -> RunValue:
     """pFedMe's column `lr_eta_or_alpha`: α of Per-FedAvg's users, else the local rate."""
     return group.runs[0].settings.get("model.adapt_lr" if group.algorithm == "PerFedAvg" else "model.lr")
 
 
-def second_rate(group: Group, _: Mapping[str, str]) -> Found:
+def second_rate(group: Group, _: Mapping[str, str]) -> RunValue:
     """pFedMe's column `lr_beta`: β of Per-FedAvg."""
     return group.runs[0].settings.get("model.lr") if group.algorithm == "PerFedAvg" else None
 

@@ -37,7 +37,7 @@ FINGERPRINTS = {
 """Last parts of dotted names that are for machines, with what it means when they differ."""
 
 
-def deciding(config: Mapping[str, Any]) -> dict[str, Any]:
+def result_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a config that decides the results: data, model, seed and most of the trainer."""
     given = config.get("trainer") or {}
     given = given.get("init_args", given)  # the form of `describe`, for runs that Python started

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedlit.errors import ConfigError, RunError
 from fedlit.metrics.catalogue import MEASURES, STATES, ShownState, declare, declare_measure, first_measure, measures_in
 from fedlit.metrics.measures import Measure, unknown
-from fedlit.results.config_file import canonical, deciding, flatten, is_fingerprint, read_config
+from fedlit.results.config_file import canonical, flatten, is_fingerprint, read_config, result_settings
 from fedlit.results.consistency import check_consistent
 from fedlit.results.folder import RunFolder, fingerprint, read_clients, read_metrics
 
@@ -255,7 +255,7 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
 
 def plain_settings(config: dict[str, Any]) -> dict[str, Any]:
     """What decides the results of a config, as dotted names."""
-    return dotted(deciding(config))
+    return dotted(result_settings(config))
 
 
 def dotted(config: dict[str, Any]) -> dict[str, Any]:

@@ -16,28 +16,28 @@ import torch
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.states import ClientStates
-from fedlit.client.states_location import Need, obstacle, on_disk
+from fedlit.client.states_location import Need, on_disk, why_not_on_disk
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.base import Engine
-from fedlit.engines.choose import Choice, Room, choose, make_engine, make_forward, resumed_request
+from fedlit.engines.choose import EngineChoice, Resources, choose, make_engine, make_forward, resumed_request
 from fedlit.engines.device import Device
 from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
 from fedlit.engines.ladder import Ladder
-from fedlit.engines.progress import Tally
+from fedlit.engines.progress import TrainingProgress
 from fedlit.evaluation.history import round_columns
-from fedlit.evaluation.round_evaluator import MeasureOptions, Measuring, rows_to_measure
+from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator, rows_to_measure
 from fedlit.evaluation.user_models import UserModels
-from fedlit.params import Params, at_least_single, with_prefix
+from fedlit.params import Params, at_least_float32, with_prefix
 from fedlit.ranks import Profile, Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.buffered import BufferedProtocol
 from fedlit.rounds.cloud import CloudProtocol
 from fedlit.rounds.federation import Federation
 from fedlit.rounds.flat import FlatProtocol
-from fedlit.rounds.gathering import Gathering, RoundOptions
-from fedlit.rounds.local_training import Training
+from fedlit.rounds.gathering import Gatherer, RoundOptions
+from fedlit.rounds.local_training import LocalTraining
 from fedlit.rounds.protocol import ServerProtocol
 from fedlit.rounds.run_state import RunState
 from fedlit.server.base import ServerCallback
@@ -75,12 +75,12 @@ class RoundParts:
 
     client: Client
     protocol: ServerProtocol
-    gathering: Gathering
+    gatherer: Gatherer
     weighting: Weighting
-    training: Training
-    measuring: Measuring
+    training: LocalTraining
+    round_evaluator: RoundEvaluator
     device: Device
-    choice: Choice
+    choice: EngineChoice
     columns: list[str]
     """Of metrics.csv."""
     keeps_local_models: bool
@@ -111,12 +111,12 @@ class Assembly:
     client: Client
     data: FederatedDataModule
     options: RoundOptions
-    measures: MeasureOptions
+    measures: EvaluationOptions
     weighting: Weighting
     state: RunState
     ranks: Ranks
     device: Device
-    tally: Tally
+    progress: TrainingProgress
     folder: RunFolder | None
     rounds: int
     profile: Profile
@@ -125,19 +125,19 @@ class Assembly:
         """The parts of a run whose servers exist and whose data are there; the engine is chosen here."""
         client, data, state = self.client, self.data, self.state
         client.prepare()
-        data.cast(at_least_single(next(client.net.parameters()).dtype))
+        data.cast(at_least_float32(next(client.net.parameters()).dtype))
         keeps_local = self._keeps_local_models()
         population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
-        gathering = Gathering(client, population, self.options, self.profile)
-        self._place_states(gathering, keeps_local)
+        gatherer = Gatherer(client, population, self.options, self.profile)
+        self._place_states(gatherer, keeps_local)
         is_resumed = state.choice is not None
         if state.choice is None:
             with self.device.client_at_home(client):
-                chosen = asdict(self._choose(gathering, population))
-                state.choice = Choice(**self.ranks.broadcast(chosen))
+                chosen = asdict(self._choose(gatherer, population))
+                state.choice = EngineChoice(**self.ranks.broadcast(chosen))
         choice = state.choice
         log.info(choice.line())
-        log.info(self._room.line(choice))
+        log.info(self._resources.line(choice))
         device = self.device.settled(
             choice.accelerator, client, [server.optimizer for server in state.protocol.servers]
         )
@@ -150,27 +150,27 @@ class Assembly:
             state.server.initial,
             keeps_local=keeps_local,
         )
-        measuring = Measuring(client, data, models, self.measures, self.ranks, device, forward)
+        round_evaluator = RoundEvaluator(client, data, models, self.measures, self.ranks, device, forward)
         make = partial(self._engine, device)
         ladder = partial(Ladder, choice, make, self.ranks, state.record_choice, is_resumed=is_resumed)
         engine = ladder() if choice.compiled else make(choice)
         return RoundParts(
             client=client,
             protocol=state.protocol,
-            gathering=gathering,
+            gatherer=gatherer,
             weighting=self.weighting,
-            training=Training(client, population, gathering, engine, measuring.evaluator, self._needs()),
-            measuring=measuring,
+            training=LocalTraining(client, population, gatherer, engine, round_evaluator.evaluator, self._needs()),
+            round_evaluator=round_evaluator,
             device=device,
             choice=choice,
-            columns=self._columns(measuring),
+            columns=self._columns(round_evaluator),
             keeps_local_models=keeps_local,
         )
 
-    def _engine(self, device: Device, choice: Choice) -> Engine:
+    def _engine(self, device: Device, choice: EngineChoice) -> Engine:
         """The engine of a choice, in as many processes as there are."""
         engine = make_engine(choice, self.options.seed, self.data.rows, device)
-        engine.tally = self.tally
+        engine.progress = self.progress
         return DistributedEngine(engine, self.ranks) if self.ranks.size > 1 else engine
 
     def _needs(self) -> frozenset[str]:
@@ -178,10 +178,10 @@ class Assembly:
         callbacks = self.state.server.callbacks
         return self.client.needs.union(self.weighting.needs, *(callback.needs for callback in callbacks))
 
-    def _columns(self, measuring: Measuring) -> list[str]:
+    def _columns(self, round_evaluator: RoundEvaluator) -> list[str]:
         """Of metrics.csv."""
         return [
-            *round_columns(self.client, measuring.parts),
+            *round_columns(self.client, round_evaluator.parts),
             *(["time/sim_s"] if self.options.clock is not None else []),
             *self.state.protocol.metrics(),
             *(name for callback in self.state.server.callbacks for name in callback.metrics),
@@ -199,14 +199,14 @@ class Assembly:
         # A fresh client is never met again; the one that holds all data is not a user.
         return fits and not data.is_fresh and not self.client.pools_data
 
-    def _place_states(self, gathering: Gathering, keeps_local: bool) -> None:
+    def _place_states(self, gatherer: Gatherer, keeps_local: bool) -> None:
         """Rows of clients in memory or on disk; what a resumed run has elsewhere is moved."""
         asked, ranks, states = self.options.states, self.ranks, self.state.clients
         shared = ranks.broadcast(self.folder.checkpoints if self.folder is not None else None)
         folder = Path(shared) if shared is not None else None
         is_on_disk, line = False, None
         if asked != "memory":
-            is_on_disk, line = ranks.broadcast(on_disk(asked, self._need(folder, gathering, keeps_local)))
+            is_on_disk, line = ranks.broadcast(on_disk(asked, self._need(folder, gatherer, keeps_local)))
         if line is not None:
             log.info(line)
         if is_on_disk and folder is not None:
@@ -214,10 +214,10 @@ class Assembly:
         else:
             states.keep_in_memory()
 
-    def _need(self, folder: Path | None, gathering: Gathering, keeps_local: bool) -> Need:
+    def _need(self, folder: Path | None, gatherer: Gatherer, keeps_local: bool) -> Need:
         """What rows would take: those of a first cohort, for everybody who may be met."""
         servers, ranks = self.state.protocol.servers, self.ranks
-        [cohort] = gathering.untimed(servers[:1])
+        [cohort] = gatherer.untimed(servers[:1])
         rows = kept_rows(self.client, TrainedCohort.begin(cohort), keeps_local=keeps_local)
         kept = sum(value.numel() * value.element_size() for value in rows.values())
         met = self.rounds * len(cohort.clients) * len(servers)
@@ -225,14 +225,14 @@ class Assembly:
             clients=min(met, self.data.num_clients),
             row_bytes=kept / max(1, len(cohort.clients)),
             processes=ranks.here,
-            obstacle=obstacle(folder, ranks.size // ranks.here),
+            why_not_on_disk=why_not_on_disk(folder, ranks.size // ranks.here),
         )
 
-    def _choose(self, gathering: Gathering, population: FederatedDataModule | Pooled) -> Choice:
+    def _choose(self, gatherer: Gatherer, population: FederatedDataModule | Pooled) -> EngineChoice:
         """The engine, from a first cohort's work; a run that had another number of processes keeps its form."""
         client, data, ranks, options = self.client, self.data, self.ranks, self.options
         begun_with, protocol = self.state.begun_with, self.state.protocol
-        cohorts = gathering.untimed(protocol.servers)
+        cohorts = gatherer.untimed(protocol.servers)
         trained = protocol.trained_at_once(cohorts)
         if trained < ranks.size:
             log.info(
@@ -246,13 +246,13 @@ class Assembly:
             trained,
             self.rounds,
             data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0],
-            shares=gathering.work_shares(cohorts),
+            shares=gatherer.work_shares(cohorts),
             evaluated_rows=CHUNK,
             measured_rows=rows_to_measure(data, evaluations, trained * options.eval_every),
-            room=self._room,
+            resources=self._resources,
             device=self.device,
         )
 
     @property
-    def _room(self) -> Room:
-        return Room(self.ranks.size, self.ranks.here, self.options.request.threads)
+    def _resources(self) -> Resources:
+        return Resources(self.ranks.size, self.ranks.here, self.options.request.threads)

@@ -22,7 +22,7 @@ import torch
 from fedlit.client.cohort import Cohort, CohortStack, TrainedCohort
 from fedlit.params import stack
 from fedlit.rounds.federation import Federation
-from fedlit.rounds.gathering import Gathering
+from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.protocol import Event, ServerProtocol
 from fedlit.server.buffer import Buffer
 from fedlit.server.server import Server
@@ -142,7 +142,7 @@ class Filling:
     """Who is in flight then."""
 
 
-def fill_buffer(flight: InFlight, buffer: Buffer, server: Server, gathering: Gathering, now: float) -> Filling:
+def fill_buffer(flight: InFlight, buffer: Buffer, server: Server, gatherer: Gatherer, now: float) -> Filling:
     """From the server's last step to its next; free places are filled when all reports of that moment are in."""
     away, sent, reports, model = list(flight.away), list[Cohort](), list[InFlightClient](), stack([server.model])
     while len(reports) < buffer.size:
@@ -151,7 +151,7 @@ def fill_buffer(flight: InFlight, buffer: Buffer, server: Server, gathering: Gat
         free = free_clients(server, [*away, *reports]) if moved_on and len(away) < buffer.concurrency else np.arange(0)
         if first is None or len(free):
             count = min(buffer.concurrency - len(away), len(free))
-            sent.append(gathering.sending(server, free, count, flight.sendings + len(sent), model))
+            sent.append(gatherer.sending(server, free, count, flight.sendings + len(sent), model))
             away += InFlightClient.all_of(sent[-1], now)
         else:
             away.remove(first)
@@ -220,10 +220,10 @@ class BufferedProtocol(ServerProtocol):
         self.flight = InFlight()
         """Clients in flight."""
 
-    def next_event(self, gathering: Gathering) -> BufferedEvent:
+    def next_event(self, gatherer: Gatherer) -> BufferedEvent:
         """The server's next step."""
         [server] = self.servers
-        filling = fill_buffer(self.flight, self.buffer, server, gathering, self.time)
+        filling = fill_buffer(self.flight, self.buffer, server, gatherer, self.time)
         return BufferedEvent(self, [server], filling.time, filling)
 
     def trained_at_once(self, cohorts: Sequence[Cohort]) -> int:

@@ -11,7 +11,7 @@ from fedlit.client.cohort import Cohort
 from fedlit.errors import ResumeError
 from fedlit.params import clone
 from fedlit.rounds.federation import Federation
-from fedlit.rounds.gathering import Gathering
+from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.protocol import Event, Moment, ServerProtocol, ServerRecords
 from fedlit.server.cloud import Cloud, check_doubly_stochastic
 from fedlit.server.server import Server
@@ -78,15 +78,15 @@ class CloudProtocol(ServerProtocol):
         """B."""
         return self.cloud.servers_per_step
 
-    def next_event(self, gathering: Gathering) -> CloudEvent:
+    def next_event(self, gatherer: Gatherer) -> CloudEvent:
         """The servers that step next. All others keep their model, their cohort and their clock."""
-        self.gather(gathering)
+        self.gather(gatherer)
         return self.earliest()
 
-    def gather(self, gathering: Gathering) -> None:
+    def gather(self, gatherer: Gatherer) -> None:
         """Every server that begins a round gathers its cohort."""
         idle = [server for server in self.active_servers if server.id not in self.waiting]
-        cohorts = gathering.cohorts(idle, clone(self.federation.models(idle)))
+        cohorts = gatherer.cohorts(idle, clone(self.federation.models(idle)))
         self.waiting |= dict(zip([server.id for server in idle], cohorts, strict=True))
 
     def earliest(self) -> CloudEvent:

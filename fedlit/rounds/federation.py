@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedlit.params import Params, clone, row, rows, stack, stacked_sq_norm
+from fedlit.params import Params, clone, row, stack, stacked_sq_norm, unstack
 from fedlit.server.base import ServerCallback
 from fedlit.server.server import Server, Snapshot
 
@@ -40,7 +40,7 @@ class Federation:
         self._places = {server.id: place for place, server in enumerate(servers)}
         self._models = stack([server.model for server in servers])
         """Stacked: the models of all servers; each server's tensors are views of its row."""
-        for server, model in zip(servers, rows(self._models, len(servers)), strict=True):
+        for server, model in zip(servers, unstack(self._models, len(servers)), strict=True):
             server.bind_storage(model)
 
     @classmethod
@@ -87,7 +87,7 @@ class Federation:
         count, others = len(servers), [server.evaluated_model() for server in servers]
         models = self.models(servers)
         if any(others):
-            models = stack([own | other for own, other in zip(rows(models, count), others, strict=True)])
+            models = stack([own | other for own, other in zip(unstack(models, count), others, strict=True)])
         return row(models if count == 1 else mixed_models(models, np.full((1, count), 1 / count)), 0)
 
     def distances(self, servers: Sequence[Server]) -> list[float]:
@@ -111,7 +111,7 @@ class Federation:
 
     def restore(self, before: ServersBefore) -> None:
         """Back to the end of the last finished round."""
-        models = rows(before.models, len(before.others))
+        models = unstack(before.models, len(before.others))
         with ExitStack() as steps:  # every server is restored, even if a callback of another raises
             for model, (id, snapshot) in zip(models, before.others.items(), strict=True):
                 steps.callback(self.servers[self._places[id]].restore, replace(snapshot, model=model))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from fedlit.client.cohort import Cohort
 from fedlit.params import clone
-from fedlit.rounds.gathering import Gathering
+from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.protocol import Event, ServerProtocol
 from fedlit.server.server import Server
 
@@ -34,8 +34,8 @@ class FlatEvent(Event):
 class FlatProtocol(ServerProtocol):
     """The server steps once it has the reports of its cohort."""
 
-    def next_event(self, gathering: Gathering) -> FlatEvent:
+    def next_event(self, gatherer: Gatherer) -> FlatEvent:
         """The server's next round."""
         [server] = self.servers
-        [cohort] = gathering.cohorts([server], clone(self.federation.models([server])))
+        [cohort] = gatherer.cohorts([server], clone(self.federation.models([server])))
         return FlatEvent(self, [server], server.started + cohort.duration_s, cohort)

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, CohortStack, Selection
-from fedlit.client.local_optimizers import initial_memory
+from fedlit.client.local_optimizers import initial_optimizer_state
 from fedlit.client.states import row_names
 from fedlit.client.states_location import StatesPlace
 from fedlit.clock import Clock
-from fedlit.clock.clock import divided
+from fedlit.clock.clock import split_by_counts
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.choose import Request
 from fedlit.keys import Purpose, Stream, generator
-from fedlit.params import Params, below, stack, under_prefix, with_prefix
+from fedlit.params import Params, concat_rows, stack, under_prefix, with_prefix
 from fedlit.ranks import Profile
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
@@ -46,7 +46,7 @@ class RoundOptions:
     states: StatesPlace = "auto"
 
 
-class Gathering:
+class Gatherer:
     """Makes the cohort of a round; it changes nothing.
 
     Args:
@@ -83,7 +83,7 @@ class Gathering:
         if not servers:
             return []
         cohorts, arrivals = self._chosen(servers, models or stack([server.model for server in servers]))
-        self.time(cohorts, arrivals)
+        self.set_durations(cohorts, arrivals)
         return cohorts
 
     def untimed(self, servers: Sequence[Server]) -> list[Cohort]:
@@ -94,7 +94,7 @@ class Gathering:
         with self.profile("sample"):
             arrivals = self.arrivals(servers, [server.clients for server in servers])
             selected = [self.select(server, own) for server, own in zip(servers, arrivals.each, strict=True)]
-        return self.described(servers, selected, models), arrivals
+        return self.build_cohorts(servers, selected, models), arrivals
 
     def sending(self, server: Server, among: np.ndarray, count: int, draw: int, model: Params) -> Cohort:
         """So many of these clients, who are sent a model now, and how long each takes.
@@ -109,11 +109,11 @@ class Gathering:
         with self.profile("sample"):
             arrivals = self.arrivals([server], [among])
             selection = self.select(server, arrivals.each[0], among, count, draw)
-        [cohort] = self.described([server], [selection], model)
-        self.time([cohort], arrivals)
+        [cohort] = self.build_cohorts([server], [selection], model)
+        self.set_durations([cohort], arrivals)
         return cohort
 
-    def described(self, servers: Sequence[Server], selected: Sequence[Selection], models: Params) -> list[Cohort]:
+    def build_cohorts(self, servers: Sequence[Server], selected: Sequence[Selection], models: Params) -> list[Cohort]:
         """Each server's cohort: who was chosen, what they received and what they kept.
 
         Args:
@@ -144,21 +144,21 @@ class Gathering:
                 clients=own.train,
                 draw_rounds=[server.rounds] * len(own.train),
                 lrs=[rates[server.rounds]] * len(own.train),
-                local_tensors=client.own_tensors,
+                local_tensors=client.local_tensors,
             )
             for place, (server, own) in enumerate(zip(servers, selected, strict=True))
         ]
-        for server, cohort, own in zip(servers, cohorts, divided(planned, counts), strict=True):
+        for server, cohort, own in zip(servers, cohorts, split_by_counts(planned, counts), strict=True):
             if self._own_work or client.most_steps is not None:  # asked in every round: a callback may set it
                 cohort.steps = self.steps(cohort, "local_work", own)
             if client.keep_optimizer:
-                cohort.optimizer_state = self.kept_memory(cohort, server)
+                cohort.optimizer_state = self.kept_optimizer_state(cohort, server)
         return cohorts
 
     def add_rows(self, stack: CohortStack, server: Server, chosen: list[int]) -> None:
         """What these clients kept, and what is sent beside the model; first values where nothing is known yet."""
         client, initial = self.client, server.initial
-        if client.own_tensors:
+        if client.local_tensors:
             received = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
             stack.fields |= dict(zip(("received", "received_buffers"), received, strict=True))
         kept, sent = client.state_spec(), client.sent_spec()
@@ -177,7 +177,7 @@ class Gathering:
         counts, everyone = [len(own) for own in ids], np.concatenate(ids)
         rounds = np.repeat([server.rounds for server in servers], counts)
         seconds = options.clock.latency.arrivals(options.seed, rounds, everyone)
-        return Drawn([*divided(seconds, counts)], everyone, seconds)
+        return Drawn([*split_by_counts(seconds, counts)], everyone, seconds)
 
     def select(
         self,
@@ -214,7 +214,7 @@ class Gathering:
         train = ids.take(chosen.train).tolist()
         return Selection(train, train if chosen.report is chosen.train else ids.take(chosen.report).tolist())
 
-    def time(self, cohorts: Sequence[Cohort], arrivals: "Drawn") -> None:
+    def set_durations(self, cohorts: Sequence[Cohort], arrivals: "Drawn") -> None:
         """How long each cohort's reports take; who is late or lost does not report. Solves of a round count once."""
         clock = self.options.clock
         if clock is None:
@@ -232,7 +232,7 @@ class Gathering:
         for cohort, own, until in zip(cohorts, lasts, each, strict=True):
             cohort.duration_s, cohort.seconds = own, until
         if not reports.all():
-            for cohort, own_reports in zip(cohorts, divided(reports, counts), strict=True):
+            for cohort, own_reports in zip(cohorts, split_by_counts(reports, counts), strict=True):
                 cohort.reports[cohort.reports.clone()] = torch.from_numpy(own_reports)
 
     def longest_solves(self, cohorts: Sequence[Cohort]) -> Tensor:
@@ -244,7 +244,7 @@ class Gathering:
         """(clients,) local steps that the phases of a `work_method` take, for all cohorts."""
         if work_method == "local_work":
             return Cohort.steps.of(cohorts)
-        return below([self.steps(cohort, work_method) for cohort in cohorts])
+        return concat_rows([self.steps(cohort, work_method) for cohort in cohorts])
 
     @property
     def work_methods(self) -> list[str]:
@@ -253,9 +253,9 @@ class Gathering:
 
     def received(self, server: Server, chosen: list[int], params: Params, buffers: Params) -> tuple[Params, Params]:
         """Stacked: the parameters and buffers with which each client starts: what is sent; what stays is its own."""
-        if not self.client.own_tensors:
+        if not self.client.local_tensors:
             return params, buffers
-        sent = {name: value for name, value in (params | buffers).items() if name in self.client.own_tensors}
+        sent = {name: value for name, value in (params | buffers).items() if name in self.client.local_tensors}
         first = with_prefix("own", sent)
         rows = params | buffers | under_prefix("own", server.states.rows(chosen, list(first), lambda: first))
         return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
@@ -286,10 +286,10 @@ class Gathering:
                     taken[name] += int(self.steps(of_round, name).sum())
         return {name: steps / max(rounds * planned, 1) for name, steps in taken.items()}
 
-    def kept_memory(self, cohort: Cohort, server: Server) -> Params:
+    def kept_optimizer_state(self, cohort: Cohort, server: Server) -> Params:
         """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
         start, _ = cohort.start_of(self.client.phases()[0].start)
-        fresh = with_prefix("memory", initial_memory(self.client.local_optimizer(), start))
+        fresh = with_prefix("memory", initial_optimizer_state(self.client.local_optimizer(), start))
         return under_prefix("memory", server.states.rows(cohort.clients, list(fresh), lambda: fresh))
 
 

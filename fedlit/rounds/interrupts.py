@@ -10,7 +10,7 @@ from types import FrameType
 log = logging.getLogger("fedlit")
 
 
-class Stopping:
+class StopRequest:
     """Who asked a run to stop, and when it may."""
 
     def __init__(self) -> None:

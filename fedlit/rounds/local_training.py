@@ -12,17 +12,17 @@ from fedlit.engines.base import Engine
 from fedlit.errors import located
 from fedlit.evaluation.evaluator import Evaluator
 from fedlit.params import with_prefix
-from fedlit.rounds.gathering import Gathering
+from fedlit.rounds.gathering import Gatherer
 
 
 @dataclass(frozen=True)
-class Training:
+class LocalTraining:
     """Lets the engine train cohorts; it keeps nothing."""
 
     client: Client
     population: FederatedDataModule | Pooled
     """The clients and their samples."""
-    gathering: Gathering
+    gatherer: Gatherer
     """Says how many steps a phase takes."""
     engine: Engine
     """What trains."""
@@ -65,7 +65,7 @@ class Training:
 
     def run_phase(self, cohort: TrainedCohort, data: ClientData, phase: Phase) -> None:
         """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
-        steps = cohort.steps if phase.work_method == "local_work" else self.gathering.steps(cohort, phase.work_method)
+        steps = cohort.steps if phase.work_method == "local_work" else self.gatherer.steps(cohort, phase.work_method)
         cohort.steps_taken = cohort.steps_taken + steps
         solved = self.engine.train(self.client, cohort.in_phase(steps, phase.lr), data, phase)
         cohort.state |= solved.carried

@@ -22,19 +22,19 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 from fedlit.client.base import Client
 from fedlit.client.states import INITIAL, ClientStates
 from fedlit.data.base import FederatedDataModule
-from fedlit.engines.choose import Choice
+from fedlit.engines.choose import EngineChoice
 from fedlit.engines.device import Device
-from fedlit.engines.progress import Tally
+from fedlit.engines.progress import TrainingProgress
 from fedlit.errors import located, understood
 from fedlit.evaluation.history import Best, History
-from fedlit.evaluation.round_evaluator import MeasureOptions, Measuring
-from fedlit.params import clone, load
+from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
+from fedlit.params import clone, copy_into
 from fedlit.ranks import Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.assembly import Assembly, RoundParts, create_protocol
-from fedlit.rounds.gathering import Gathering, RoundOptions
-from fedlit.rounds.interrupts import Stopping
-from fedlit.rounds.local_training import Training
+from fedlit.rounds.gathering import Gatherer, RoundOptions
+from fedlit.rounds.interrupts import StopRequest
+from fedlit.rounds.local_training import LocalTraining
 from fedlit.rounds.protocol import ServerProtocol
 from fedlit.rounds.round import Round
 from fedlit.rounds.run_state import RunState
@@ -53,18 +53,18 @@ class FederatedLoop(_FitLoop):
     """What plays rounds; from `setup_data` on."""
 
     def __init__(
-        self, trainer: Trainer, rounds: int, options: RoundOptions, measures: MeasureOptions | None = None
+        self, trainer: Trainer, rounds: int, options: RoundOptions, measures: EvaluationOptions | None = None
     ) -> None:
         super().__init__(trainer, max_epochs=rounds)
         self.options = options
-        self.measures = measures or MeasureOptions()
+        self.measures = measures or EvaluationOptions()
         self.weighting: Weighting | None = None
         self.folder: RunFolder | None = None
         self.state = RunState()
-        self.stopping = Stopping()
+        self.stop_request = StopRequest()
         self.device = Device()
         self.ranks = Ranks()
-        self.tally = Tally()
+        self.progress = TrainingProgress()
         self._stop_agreed = False
         self._ready = False
 
@@ -165,7 +165,7 @@ class FederatedLoop(_FitLoop):
             state=self.state,
             ranks=self.ranks,
             device=self.device,
-            tally=self.tally,
+            progress=self.progress,
             folder=self.folder,
             rounds=self.max_epochs or 1,
             profile=self.profile,
@@ -198,7 +198,7 @@ class FederatedLoop(_FitLoop):
     @property
     def stopped(self) -> bool:
         """Whether the run was asked to stop, and all ranks know it."""
-        return self.stopping.asked if self.ranks.size == 1 else self._stop_agreed
+        return self.stop_request.asked if self.ranks.size == 1 else self._stop_agreed
 
     def reset(self) -> None:
         """Nothing to rewind: a run always continues at a round's beginning."""
@@ -208,7 +208,7 @@ class FederatedLoop(_FitLoop):
         """Measure the initial model first: row 0 of every file and logger."""
         super().on_run_start()
         if self.ranks.size > 1:
-            self.stopping.take_sigterm()
+            self.stop_request.take_sigterm()
         if not self.history.rows:
             self._publish(self.round.measure_initial_model().values)
         self._agree_to_stop()
@@ -231,7 +231,7 @@ class FederatedLoop(_FitLoop):
         try:
             super().on_advance_end()
         except SIGTERMException:
-            self.stopping.asked = True
+            self.stop_request.asked = True
         finally:
             self.epoch_loop._batches_that_stepped -= 1
         self._agree_to_stop()
@@ -239,7 +239,7 @@ class FederatedLoop(_FitLoop):
     def _agree_to_stop(self) -> None:
         """All ranks stop after the same round, whichever of them was asked."""
         if self.ranks.size > 1:
-            self._stop_agreed, stop = self.ranks.any_rank([self.stopping.asked, self.trainer.should_stop])
+            self._stop_agreed, stop = self.ranks.any_rank([self.stop_request.asked, self.trainer.should_stop])
             self.trainer.should_stop = stop
 
     def teardown(self) -> None:
@@ -276,7 +276,7 @@ class FederatedLoop(_FitLoop):
         self.epoch_progress.load_state_dict({"total": counters, "current": counters})
         self.count_rounds()
         self.state.global_model = clone(self.federation.global_model)
-        load(self.client.net, self.device.sent(self.state.global_model))
+        copy_into(self.client.net, self.device.sent(self.state.global_model))
 
     @property
     def uses_initial(self) -> bool:
@@ -331,21 +331,21 @@ class FederatedLoop(_FitLoop):
         return self.state.best
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> EngineChoice | None:
         """The engine, once it is chosen."""
         return self.state.choice
 
     @property
-    def gathering(self) -> Gathering:
+    def gatherer(self) -> Gatherer:
         """Makes cohorts."""
-        return self.parts.gathering
+        return self.parts.gatherer
 
     @property
-    def training(self) -> Training:
+    def training(self) -> LocalTraining:
         """Trains cohorts."""
         return self.parts.training
 
     @property
-    def measuring(self) -> Measuring:
+    def round_evaluator(self) -> RoundEvaluator:
         """Measures models."""
-        return self.parts.measuring
+        return self.parts.round_evaluator

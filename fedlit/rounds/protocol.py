@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from fedlit.client.cohort import Cohort, TrainedCohort
 from fedlit.params import Params
 from fedlit.rounds.federation import Federation, ServersBefore
-from fedlit.rounds.gathering import Gathering
+from fedlit.rounds.gathering import Gatherer
 from fedlit.server.server import Server
 
 ServerRecords = dict[str, list[Any]]
@@ -94,7 +94,7 @@ class ServerProtocol(ABC):
         return self.servers
 
     @abstractmethod
-    def next_event(self, gathering: Gathering) -> Event:
+    def next_event(self, gatherer: Gatherer) -> Event:
         """The servers that step next. All others keep their model, their cohort and their clock."""
 
     def trained_at_once(self, cohorts: Sequence[Cohort]) -> int:
@@ -146,7 +146,7 @@ class ServerProtocol(ABC):
         self.federation.load_state_dict(state["servers"])
 
 
-def simulate_clock(protocol: ServerProtocol, gathering: Gathering, rounds: int) -> list[Event]:
+def simulate_clock(protocol: ServerProtocol, gatherer: Gatherer, rounds: int) -> list[Event]:
     """The events of so many rounds, without training: models and states stay as they are at the start.
 
     Times are those of the run where a client's work does not depend on what was trained, as in all of fedlit's own
@@ -154,6 +154,6 @@ def simulate_clock(protocol: ServerProtocol, gathering: Gathering, rounds: int) 
     """
     events = []
     for number in range(1, rounds + 1):
-        events.append(protocol.next_event(gathering))
+        events.append(protocol.next_event(gatherer))
         events[-1].finish(number)
     return events

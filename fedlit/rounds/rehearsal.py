@@ -5,7 +5,7 @@ from fedlit.client.states import ClientStates
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.rounds.assembly import create_protocol
-from fedlit.rounds.gathering import Gathering, RoundOptions
+from fedlit.rounds.gathering import Gatherer, RoundOptions
 from fedlit.rounds.protocol import Event, simulate_clock
 from fedlit.server.optimizers import SGD
 
@@ -13,5 +13,5 @@ from fedlit.server.optimizers import SGD
 def rehearse(client: Client, data: FederatedDataModule, options: RoundOptions, rounds: int) -> list[Event]:
     """The events of so many rounds of a run with these options, under any protocol. The data are set up."""
     protocol = create_protocol(client, data, SGD().build, [], ClientStates(), options)
-    gathering = Gathering(client, Pooled(data) if client.pools_data else data, options)
-    return simulate_clock(protocol, gathering, rounds)
+    gatherer = Gatherer(client, Pooled(data) if client.pools_data else data, options)
+    return simulate_clock(protocol, gatherer, rounds)

@@ -17,12 +17,12 @@ from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.errors import located, noted
 from fedlit.evaluation.evaluator import threads
 from fedlit.evaluation.history import round_metrics
-from fedlit.params import Params, clone, load, rows
+from fedlit.params import Params, clone, copy_into, unstack
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.divergence import check_divergence, check_servers
 from fedlit.rounds.gathering import RoundOptions
-from fedlit.rounds.interrupts import Stopping
+from fedlit.rounds.interrupts import StopRequest
 from fedlit.rounds.protocol import Event, Moment, ServerRecords
 from fedlit.rounds.run_state import RoundRecord, RunState
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradients
@@ -41,7 +41,7 @@ class Host(Protocol):
 
     options: RoundOptions
     folder: RunFolder | None
-    stopping: Stopping
+    stop_request: StopRequest
 
     def profile(self, phase: str) -> AbstractContextManager[object]:
         """Time what is done under a name."""
@@ -98,7 +98,7 @@ class Round:
         """One round: the whole of it, or nothing."""
         started, number = time.perf_counter(), self.state.rounds_done + 1
         with self.host.profile("gather"):
-            event = self.parts.protocol.next_event(self.parts.gathering)
+            event = self.parts.protocol.next_event(self.parts.gatherer)
         with self.transaction(event.servers):
             with self.host.profile("train"):
                 trained = self.train(event, number)
@@ -135,7 +135,7 @@ class Round:
             yield
         except BaseException as error:
             if state.in_round:
-                with self.host.stopping.held():
+                with self.host.stop_request.held():
                     state.first_risk = first_risk
                     self._undo(before, error)
             raise
@@ -147,16 +147,21 @@ class Round:
         state, folder = self.state, self.host.folder
         state.postponed.clear()
         restore = partial(state.protocol.restore, before)
-        steps: list[Callable[[], None]] = [state.clients.discard, self.parts.measuring.forget, restore, self.load_model]
+        steps: list[Callable[[], None]] = [
+            state.clients.discard,
+            self.parts.round_evaluator.forget,
+            restore,
+            self.load_global_model,
+        ]
         if folder is not None:
             steps.append(partial(folder.forget_after, state.rounds_done if state.history.rows else -1))
         for step in steps:
             with noted(error, f"While round {state.rounds_done + 1} was undone"):
                 step()
 
-    def load_model(self) -> None:
+    def load_global_model(self) -> None:
         """Put the model that is measured into the client's net: that is what users, exports and checkpoints find."""
-        load(self.parts.client.net, self.parts.device.sent(self.state.global_model))
+        copy_into(self.parts.client.net, self.parts.device.sent(self.state.global_model))
 
     # ---- phases of a round -------------------------------------------------------------------------------------------
 
@@ -215,14 +220,14 @@ class Round:
         """Each z moves along its pseudo-gradient, until the round is committed or undone."""
         gradients = pseudo_gradients(self.parts.protocol.federation.models(servers), cohorts)
         is_awaited = self.host.awaits_optimizer_step()
-        for server, cohort, gradient in zip(servers, cohorts, rows(gradients, len(servers)), strict=True):
+        for server, cohort, gradient in zip(servers, cohorts, unstack(gradients, len(servers)), strict=True):
             cohort.pseudo_gradient = gradient
             self.host.call(server, "on_pseudo_gradient", cohort)
             if is_awaited:
                 self.host.before_optimizer_step(server.optimizer)
         first, optimizer = cohorts[0], type(servers[0].optimizer).__name__
         fixed = frozenset() if self.parts.client.average_kept else first.local_tensors
-        buffers = rows(averaged_buffers(cohorts), len(servers))
+        buffers = unstack(averaged_buffers(cohorts), len(servers))
         with located(f"in round {first.run_round}, in the server's optimiser {optimizer}"):
             move(servers, [cohort.pseudo_gradient for cohort in cohorts], buffers, fixed=fixed)
 
@@ -231,7 +236,7 @@ class Round:
         joined = WeighedCohort.join(cohorts, _STORED)
         clients, rows = joined.trained_rows(self.parts.rows_of(joined))
         self.state.clients.update(clients, rows)
-        self.parts.measuring.changed(clients)
+        self.parts.round_evaluator.invalidate(clients)
 
     def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
         """The event is over: clocks move on."""
@@ -264,7 +269,7 @@ class Round:
     def evaluate(self, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users; adds to the round's values and returns the record of each client."""
         with threads(self.parts.evaluation_threads):
-            measured, users = self.parts.measuring.evaluate(cohort, self.parts.protocol.global_model)
+            measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model)
         values |= measured
         return users
 
@@ -277,16 +282,16 @@ class Round:
         """The servers' records, with the round and the score of every server's model on the pooled test."""
         if not servers:
             return {}
-        models = [server.measured for server in self.parts.protocol.active_servers]
+        models = [server.global_model for server in self.parts.protocol.active_servers]
         with threads(self.parts.evaluation_threads):
-            scores = self.parts.measuring.pooled_scores(models)
+            scores = self.parts.round_evaluator.pooled_scores(models)
         return {"round": [number] * len(models), **servers, self.parts.client.task.first.name: scores}
 
     def commit(self, number: int, record: RoundRecord) -> None:
         """The round counts. What can fail comes first; the rest is not interrupted, not even by a second Ctrl-C."""
         state, folder = self.state, self.host.folder
-        with self.host.stopping.held():
-            load(self.parts.client.net, self.parts.device.sent(record.global_model))
+        with self.host.stop_request.held():
+            copy_into(self.parts.client.net, self.parts.device.sent(record.global_model))
             if folder is not None:
                 if record.users is not None:
                     folder.append_clients(number, record.users)
@@ -297,6 +302,6 @@ class Round:
             state.in_round = False  # all that belongs to this round is in place: a checkpoint may be written
 
     def shown_model(self) -> Params:
-        """What the client's net holds after `load_model`, without asking the device."""
+        """What the client's net holds after `load_global_model`, without asking the device."""
         net = self.parts.client.net
         return {name: self.state.global_model.get(name, value) for name, value in net.state_dict().items()}

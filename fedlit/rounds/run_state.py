@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlit.client.states import ClientStates
-from fedlit.engines.choose import Choice, Request, check_same_engine, stays
+from fedlit.engines.choose import EngineChoice, Request, check_same_engine, stays
 from fedlit.evaluation.history import Best, History, ServerHistory
 from fedlit.params import Params
 from fedlit.ranks import Ranks
@@ -49,7 +49,7 @@ class RunState:
         """Every client as it was measured last, by this process."""
         self.global_model: Params = {}
         """What is measured as the global model after the last finished round: callbacks are not asked again."""
-        self.choice: Choice | None = None
+        self.choice: EngineChoice | None = None
         """The engine of the run, as soon as it is chosen."""
         self.begun_with: dict[str, Any] | None = None
         """What a resumed run recorded of its engine, where it goes on with another number of processes or elsewhere."""
@@ -62,7 +62,7 @@ class RunState:
         """The one server, or a cloud's first."""
         return self.protocol.servers[0]
 
-    def record_choice(self, choice: Choice) -> None:
+    def record_choice(self, choice: EngineChoice) -> None:
         """What checkpoints say of the engine from now on."""
         self.choice = choice
 
@@ -109,7 +109,7 @@ class RunState:
     def continue_with(self, recorded: dict[str, Any], request: Request, processes: int) -> None:
         """The engine of the run so far, or, with other processes or elsewhere, one of the same form."""
         check_same_engine(recorded, request, processes)
-        choice, elsewhere = Choice(**recorded["choice"]), not stays(recorded, request)
+        choice, elsewhere = EngineChoice(**recorded["choice"]), not stays(recorded, request)
         if choice.processes == processes and not elsewhere:
             self.choice = choice
             return

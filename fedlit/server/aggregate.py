@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from fedlit.client.cohort import WeighedCohort
-from fedlit.params import Params, all_below, scale, subtract, weighted_means
+from fedlit.params import Params, concat_all_rows, scale, subtract, weighted_means
 
 
 def pseudo_gradients(models: Params, cohorts: Sequence[WeighedCohort]) -> Params:
@@ -20,7 +20,7 @@ def pseudo_gradients(models: Params, cohorts: Sequence[WeighedCohort]) -> Params
     counts, weights = [len(cohort.clients) for cohort in cohorts], WeighedCohort.weights.of(cohorts)
     reported = WeighedCohort.params.of(cohorts)
     if any(cohort.sent_params for cohort in cohorts):
-        reported = all_below([cohort.reported for cohort in cohorts])
+        reported = concat_all_rows([cohort.reported for cohort in cohorts])
     moved = {name: models[name] - mean for name, mean in weighted_means(reported, weights, counts).items()}
     if any(cohort.discounts.numel() for cohort in cohorts):
         ways = subtract(

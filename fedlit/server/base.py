@@ -53,8 +53,11 @@ class ServerCallback(Recorded, Callback):
     """Whether it puts an average of its own in the place of the pseudo-gradient, in which no discount counts, and
     nothing that is sent in the place of x_i (`Cohort.sent_params`)."""
 
-    alone: str = ""
+    single_server_reason: str = ""
     """Why what it keeps makes no sense where several servers mix their models; empty where it does."""
+
+    alone: str = ""
+    """The older name of `single_server_reason`."""
 
     uses_initial: bool = False
     """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""

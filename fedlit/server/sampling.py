@@ -19,10 +19,10 @@ class Sampler(Recorded):
     needs_clock = False
     """Whether it goes by simulated arrivals (`trainer.clock`); `select` is given them then."""
 
-    by_ids = False
+    names_clients = False
     """Whether it names clients by their ids; each of several servers counts its own clients from 0."""
 
-    takes_any = True
+    draws_from_subset = True
     """Whether it can choose among a part of the clients: those who are not in flight (`trainer.buffer`)."""
 
     def cohort_size(self, count: int, population: int) -> int:
@@ -117,8 +117,8 @@ class FixedSampler(Sampler):
         clients: ids of the clients that train.
     """
 
-    takes_any = False
-    by_ids = True
+    draws_from_subset = False
+    names_clients = True
 
     def __init__(self, clients: list[int]) -> None:
         if not clients or len(set(clients)) != len(clients) or min(clients) < 0:
@@ -161,7 +161,7 @@ class QuotaSampler(Sampler):
         earliest: take those who show up first, by the clock; at random unless true.
     """
 
-    takes_any = False
+    draws_from_subset = False
 
     def __init__(self, groups: int, earliest: bool = True) -> None:
         require(groups >= 1, f"QuotaSampler.groups is {groups}; give 1 or more.")
@@ -194,7 +194,7 @@ class QuotaSampler(Sampler):
 
 def by_arrival(arrivals: Arrivals, among: np.ndarray | None = None) -> list[int]:
     """Who shows up first, of all or among these; ties go to the lowest id."""
-    assert arrivals is not None, "rules.check_clock"
+    assert arrivals is not None, "configuration_checks.check_clock"
     first = arrivals.argsort(kind="stable") if among is None else among[arrivals[among].argsort(kind="stable")]
     order: list[int] = first.tolist()
     return order

@@ -94,7 +94,7 @@ class Server:
         return self._model.copy()
 
     @property
-    def measured(self) -> Params:
+    def global_model(self) -> Params:
         """What is measured as the global model: z, unless a callback has another (views)."""
         return self._model | self.evaluated_model()
 

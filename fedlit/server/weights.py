@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlit.client.cohort import TrainedCohort
 from fedlit.errors import ConfigError, nearest, require
-from fedlit.params import below
+from fedlit.params import concat_rows
 from fedlit.recorded import Recorded
 
 log = logging.getLogger("fedlit")
@@ -56,7 +56,7 @@ class Counting(Weighting):
 
     def all_counts(self, cohorts: Sequence[TrainedCohort]) -> Tensor:
         """The same for the clients of all cohorts."""
-        return below([self.counts(cohort) for cohort in cohorts])
+        return concat_rows([self.counts(cohort) for cohort in cohorts])
 
     def weigh(self, cohort: TrainedCohort) -> Weighed:
         """By their numbers."""
@@ -189,7 +189,7 @@ def are_shares(weights: Sequence[Tensor], cohorts: Sequence[TrainedCohort]) -> b
     lengths = [own.numel() for own in weights]
     if lengths != [len(cohort.clients) for cohort in cohorts] or any(own.dim() != 1 for own in weights):
         return False
-    shares, sending = below(weights).numpy(), TrainedCohort.reports.of(cohorts).numpy()
+    shares, sending = concat_rows(weights).numpy(), TrainedCohort.reports.of(cohorts).numpy()
     sums = np.add.reduceat(shares, np.cumsum([0, *lengths[:-1]]))
     return bool(shares.min() >= 0 and (abs(sums - 1) <= 1e-6).all() and not shares[~sending].any())
 

@@ -28,7 +28,7 @@ from fedlit.trainer.checkpoint_form import fault_in
 
 log = logging.getLogger("fedlit")
 
-DAMAGE = (
+CORRUPT_FILE_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     pickle.UnpicklingError,
@@ -130,7 +130,7 @@ def write_tensors(folder: RunFolder, path: Path, content: dict[str, Any]) -> Non
 
 
 @dataclass(frozen=True)
-class Found:
+class LoadedCheckpoint:
     """A checkpoint that can be read."""
 
     path: Path
@@ -140,15 +140,15 @@ class Found:
     content: dict[str, Any] = field(repr=False)
 
 
-class ReadOnce(TorchCheckpointIO):
+class PreloadedCheckpointIO(TorchCheckpointIO):
     """Gives Lightning the checkpoint that was read already, to see whether it is whole; others come from their files.
 
     Args:
         found: the checkpoint that a run goes on from.
     """
 
-    def __init__(self, found: Found) -> None:
-        self._found: Found | None = found
+    def __init__(self, found: LoadedCheckpoint) -> None:
+        self._found: LoadedCheckpoint | None = found
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
         """The content, once: nobody holds it longer than it is needed."""
@@ -158,7 +158,7 @@ class ReadOnce(TorchCheckpointIO):
         return super().load_checkpoint(path, *args, **options)
 
 
-def find_checkpoint(folder: RunFolder) -> Found | None:
+def find_checkpoint(folder: RunFolder) -> LoadedCheckpoint | None:
     """The newest whole checkpoint, or None where no round was saved yet.
 
     A damaged last.ckpt, or one whose rows on disk are damaged, falls back to previous.ckpt, and a line says so.
@@ -184,7 +184,7 @@ def find_checkpoint(folder: RunFolder) -> Found | None:
                 f"{folder.checkpoints / name} is damaged{f' ({why})' if why else ''}; continuing from {path.name}, "
                 f"after round {loop['rounds']}."
             )
-        return Found(path, loop["rounds"], loop["engine"], content)
+        return LoadedCheckpoint(path, loop["rounds"], loop["engine"], content)
     if rows_error is not None:
         raise rows_error
     if reasons:
@@ -205,7 +205,7 @@ def look_at(path: Path) -> tuple[dict[str, Any] | None, str]:
     return (content, "") if fault is None else (None, fault)
 
 
-def check_fits(found: Found, client: Client, data: FederatedDataModule) -> None:
+def check_fits(found: LoadedCheckpoint, client: Client, data: FederatedDataModule) -> None:
     """ResumeError for a checkpoint of another net, or of clients that the data do not have."""
     saved, own = found.content["state_dict"], client.state_dict()
     for name, value in own.items():
@@ -229,7 +229,7 @@ def recorded_wandb_id(folder: RunFolder) -> str | None:
     for path in (folder.last, folder.previous):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except DAMAGE:
+        except CORRUPT_FILE_ERRORS:
             continue
         if isinstance(content, dict):
             return content.get("wandb_id")
@@ -255,6 +255,6 @@ def read_tensors(path: Path) -> dict[str, Any] | None:
             if not is_whole(file):
                 return None
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except DAMAGE:
+    except CORRUPT_FILE_ERRORS:
         return None
     return content if isinstance(content, dict) else None

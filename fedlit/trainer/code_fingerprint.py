@@ -51,7 +51,7 @@ def as_in_0_1() -> Iterator[None]:
         _as_in_0_1.reset(token)
 
 
-def is_own(thing: type | FunctionType) -> bool:
+def is_user_code(thing: type | FunctionType) -> bool:
     """Whether a class or function is the user's, and not a library's."""
     root = thing.__module__.partition(".")[0]
     if root in _LIBRARIES or (root in sys.stdlib_module_names and root != "__main__"):
@@ -74,7 +74,7 @@ def pieces(thing: Any, seen: set[int]) -> Iterator[str]:
         yield f"({' '.join(within if isinstance(thing, tuple) else sorted(within))})"
     elif isinstance(thing, CodeType):
         yield from code_pieces(thing, seen)
-    elif isinstance(thing, type | FunctionType) and is_own(thing) and id(thing) not in seen:
+    elif isinstance(thing, type | FunctionType) and is_user_code(thing) and id(thing) not in seen:
         seen.add(id(thing))
         yield from class_pieces(thing, seen) if isinstance(thing, type) else function_pieces(thing, seen)
     elif isinstance(thing, type | FunctionType):
@@ -91,7 +91,7 @@ def library_path(thing: type | FunctionType) -> str:
 
 def class_pieces(kind: type, seen: set[int]) -> Iterator[str]:
     """All methods and plain attributes, those of its own base classes too."""
-    for base in filter(is_own, kind.__mro__):
+    for base in filter(is_user_code, kind.__mro__):
         for name, held in sorted(vars(base).items()):
             function = method_in(held)
             if function is not None or not name.startswith("__"):
@@ -103,7 +103,7 @@ def plain_attributes(kind: type) -> dict[str, Any]:
     """The numbers and texts that a user's class holds, by `Class.name`: they are part of its code."""
     return {
         f"{base.__name__}.{name}": held
-        for base in filter(is_own, kind.__mro__)
+        for base in filter(is_user_code, kind.__mro__)
         for name, held in sorted(vars(base).items())
         if not name.startswith("__") and isinstance(held, str | int | float | bool | None)
     }

@@ -19,8 +19,8 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.engines.step_check import check_steps
 from fedlit.engines.step_probe import MOST_ROWS
 from fedlit.errors import ConfigError, nearest
-from fedlit.evaluation.history import EXTRA_METRICS, MeasuredParts, round_columns
-from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.evaluation.history import EXTRA_METRICS, MetricGroups, round_columns
+from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.keys import Purpose, generator
 from fedlit.metrics.catalogue import record_columns
 from fedlit.server.base import ServerCallback
@@ -74,7 +74,7 @@ def check_run(
     clients_per_round: int,
     sampler: Sampler,
     weighting: Weighting,
-    measures: MeasureOptions,
+    measures: EvaluationOptions,
     cloud: Cloud | None = None,
     clock: Clock | None = None,
     buffer: Buffer | None = None,
@@ -204,21 +204,21 @@ def check_cloud(
             "every client the same seconds: the same servers would step together for ever, and never connect with the "
             "others. Give a latency that varies, or leave first out."
         )
-    if sampler.by_ids and cloud.servers > 1:
+    if sampler.names_clients and cloud.servers > 1:
         raise ConfigError(
             f"trainer.sampler is {type(sampler).__name__}, a list of clients, but each of {cloud.servers} servers "
             "counts its own clients from 0. Take another sampler, or leave trainer.cloud out."
         )
     for callback in callbacks:
-        if isinstance(callback, ServerCallback) and callback.alone and cloud.servers > 1:
+        reason = (callback.single_server_reason or callback.alone) if isinstance(callback, ServerCallback) else ""
+        if reason and cloud.servers > 1:
             raise ConfigError(
                 f"{type(client).__name__} cannot have {cloud.servers} servers: {type(callback).__name__} keeps a state "
-                f"that makes no sense there, because {callback.alone}. Leave trainer.cloud out, or take another "
-                "algorithm."
+                f"that makes no sense there, because {reason}. Leave trainer.cloud out, or take another algorithm."
             )
 
 
-def says_that_mixing_cancels(client: Client, optimizer: ServerOptimizer, cloud: Cloud | None) -> None:
+def warn_mixing_has_no_effect(client: Client, optimizer: ServerOptimizer, cloud: Cloud | None) -> None:
     """A line where several servers step all the way to their own clients' mean: their runs are apart then."""
     if cloud is not None and cloud.servers > 1 and optimizer == SGD(lr=1 / client.server_lr):
         log.warning(
@@ -258,7 +258,7 @@ def check_buffer(
             f"trainer.buffer.concurrency is {buffer.concurrency}, but the data ({type(data).__name__}) have only "
             f"{clients} clients to train on. Set it to {clients} or less, or make more clients (data.num_clients)."
         )
-    if not sampler.takes_any or sampler.cohort_size(buffer.concurrency, data.num_clients) != buffer.concurrency:
+    if not sampler.draws_from_subset or sampler.cohort_size(buffer.concurrency, data.num_clients) != buffer.concurrency:
         raise ConfigError(
             f"trainer.sampler is {type(sampler).__name__}, but with trainer.buffer a client is drawn whenever one "
             "reports, among those that are not in flight. Use 'uniform', 'size' or 'earliest'."
@@ -304,7 +304,7 @@ def check_states(client: Client) -> None:
 
 def check_population(client: Client, data: FederatedDataModule) -> None:
     """What is kept for a client must find the same client again."""
-    kept = sorted(client.state_spec()) + sorted(client.own_tensors) + ["optimizer"] * client.keep_optimizer
+    kept = sorted(client.state_spec()) + sorted(client.local_tensors) + ["optimizer"] * client.keep_optimizer
     if data.is_fresh and kept:
         raise ConfigError(
             f"{type(client).__name__} keeps '{kept[0]}' for each client, but data.fresh draws new clients every round, "
@@ -312,7 +312,7 @@ def check_population(client: Client, data: FederatedDataModule) -> None:
         )
 
 
-def check_adaptation(client: Client, data: FederatedDataModule, measures: MeasureOptions) -> None:
+def check_adaptation(client: Client, data: FederatedDataModule, measures: EvaluationOptions) -> None:
     """Personal models that are adapted need data to adapt on."""
     steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
     for name, step in steps.items():
@@ -323,7 +323,7 @@ def check_adaptation(client: Client, data: FederatedDataModule, measures: Measur
             )
 
 
-def check_extra_metrics(data: FederatedDataModule, measures: MeasureOptions) -> None:
+def check_extra_metrics(data: FederatedDataModule, measures: EvaluationOptions) -> None:
     """A global objective needs a population that stays."""
     if data.is_fresh and measures.extra_metrics:
         raise ConfigError(
@@ -334,7 +334,7 @@ def check_extra_metrics(data: FederatedDataModule, measures: MeasureOptions) -> 
 
 def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
     """Nothing can be monitored that is not measured, least of all on validation data that do not exist."""
-    known = round_columns(client, MeasuredParts(finetuned=True, extra=EXTRA_METRICS))
+    known = round_columns(client, MetricGroups(finetuned=True, extra=EXTRA_METRICS))
     groups = {name.split("/")[0] for name in known}
     declared = [name for callback in callbacks if isinstance(callback, ServerCallback) for name in callback.metrics]
     for callback in callbacks:
@@ -368,7 +368,7 @@ def check_frozen(client: Client) -> None:
 
 def check_net(client: Client, data: FederatedDataModule) -> None:
     """The net must take the data's samples, and its output must be for the task and the data's targets."""
-    x, y = data.rows(data.store, data.telling_rows())
+    x, y = data.rows(data.store, data.probe_rows())
     name = type(client.net).__name__
     dtype = next(client.net.parameters()).dtype
     training = client.net.training

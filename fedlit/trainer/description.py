@@ -29,11 +29,11 @@ from fedlit.results.config_file import (
     ATTRIBUTES,
     BROUGHT,
     canonical,
-    deciding,
     flatten,
     is_fingerprint,
     meaning,
     read_config,
+    result_settings,
 )
 from fedlit.results.folder import RunFolder
 from fedlit.server.base import ServerCallback
@@ -146,7 +146,7 @@ def check_same_settings(
     if changed and as_once is not None and not differing(recorded, as_once()):
         return
     if changed:
-        then, now = (flatten(deciding(c)) for c in (recorded, config))
+        then, now = (flatten(result_settings(c)) for c in (recorded, config))
         changed.sort(key=is_fingerprint)
         shown = "; ".join(f"{name} was {then.get(name)}, is {now.get(name)}{meaning(name)}" for name in changed[:3])
         more = f" (and {len(changed) - 3} more)" if len(changed) > 3 else ""
@@ -160,12 +160,12 @@ def check_same_settings(
 
 def differing(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """Dotted names of the settings that decide results and are not the same."""
-    then, now = (flatten(deciding(c)) for c in (recorded, config))
+    then, now = (flatten(result_settings(c)) for c in (recorded, config))
     names = [name for name in sorted(then | now) if not name.endswith(f".net.{BROUGHT}")]
     return [name for name in names if canonical(then.get(name)) != canonical(now.get(name))]
 
 
-def check_alike(ranks: Sequence[tuple[Mapping[str, Any], Mapping[str, str], str]]) -> None:
+def check_ranks_agree(ranks: Sequence[tuple[Mapping[str, Any], Mapping[str, str], str]]) -> None:
     """Every process of a run has the same settings, versions and data, or none begins.
 
     Args:

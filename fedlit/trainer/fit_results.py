@@ -15,7 +15,7 @@ from fedlit.client.base import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.evaluation.evaluator import Evaluator
-from fedlit.params import load
+from fedlit.params import copy_into
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.trainer.summary import git_commit, result_table, summarise, versions
 
@@ -66,7 +66,7 @@ class Columns(Mapping[str, np.ndarray]):
         return pandas.DataFrame(self._columns)
 
 
-class Outcome:
+class FitResults:
     """The part of FederatedTrainer that is read after `fit`."""
 
     loop: FederatedLoop
@@ -138,7 +138,7 @@ class Outcome:
             f"trainer.personal_model({client}): there are {loop.data.num_clients} clients, counted from 0.",
         )
         net = deepcopy(loop.client.net)
-        load(net, loop.measuring.personal_model(client))
+        copy_into(net, loop.round_evaluator.personal_model(client))
         return net.eval()
 
     def results(self) -> dict[str, Any]:
@@ -154,7 +154,7 @@ class Outcome:
         self._adopted = results["summary"]
         self.loop.history.load_state_dict(results["history"])
         self.loop.state.rounds_done = results["summary"]["rounds"]
-        self.loop.stopping.asked = results["interrupted"]
+        self.loop.stop_request.asked = results["interrupted"]
 
     # ---- Lightning's other verbs -------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from fedlit.errors import ConfigError
 from fedlit.recorded import TRAINED_AS, ReadFromFile, Recorded, arguments_of
 from fedlit.results.config_file import ATTRIBUTES
-from fedlit.trainer.code_fingerprint import code_of, is_own, plain_attributes
+from fedlit.trainer.code_fingerprint import code_of, is_user_code, plain_attributes
 
 LONGEST = 32
 """A longer list is shown by its hash."""
@@ -57,7 +57,7 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
         listed = [plain(one, where, depth + 1) for one in value]
         return shortened(listed if isinstance(value, Sequence) else sorted(listed, key=json.dumps))
     if isinstance(value, type | FunctionType):
-        return f"{path_of(value)} {code_of(value)}" if is_own(value) else path_of(value)
+        return f"{path_of(value)} {code_of(value)}" if is_user_code(value) else path_of(value)
     if isinstance(value, BuiltinFunctionType):
         return path_of(value)
     return describe_net(value, where) if isinstance(value, nn.Module) else describe(value, where, depth)
@@ -129,7 +129,7 @@ def own_options(module: nn.Module, where: str) -> str:
 def class_of(part: object) -> dict[str, str]:
     """The class, and a fingerprint of its code where the user wrote it."""
     kind = type(part)
-    return {"class_path": path_of(kind), **({"code": code_of(kind)} if is_own(kind) else {})}
+    return {"class_path": path_of(kind), **({"code": code_of(kind)} if is_user_code(kind) else {})}
 
 
 def attributes_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:

@@ -19,7 +19,7 @@ from rich.progress_bar import ProgressBar as Bar
 from rich.table import Table
 from rich.text import Text
 
-from fedlit.engines.progress import Tally
+from fedlit.engines.progress import TrainingProgress
 from fedlit.metrics.catalogue import first_measure
 from fedlit.metrics.formatting import counted, duration
 
@@ -39,9 +39,9 @@ class Pace:
     Compiling is not part of a round's time. The first round, which is slower in other ways too, counts until the next.
     """
 
-    def __init__(self, rounds: int, done: int, tally: Tally | None = None) -> None:
+    def __init__(self, rounds: int, done: int, progress: TrainingProgress | None = None) -> None:
         self.rounds, self.done = rounds, done
-        self.tally = tally or Tally()
+        self.progress = progress or TrainingProgress()
         self.began = time.monotonic()
         self._ends = deque([self.began], maxlen=_REMEMBERED + 1)
         self._first = True
@@ -52,7 +52,7 @@ class Pace:
             self._ends.popleft()
             self._first = False
         if self._first:
-            self._ends[0] += self.tally.prepared
+            self._ends[0] += self.progress.prepared
         self._ends.append(time.monotonic())
         self.done = done
 
@@ -62,7 +62,7 @@ class Pace:
         if len(self._ends) > 1:
             each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
         elif share >= _ENOUGH:
-            spent -= self.tally.prepared
+            spent -= self.progress.prepared
             each = spent / share
         else:
             return None
@@ -73,8 +73,8 @@ class Pace:
 class RoundView:
     """The lines at the bottom of a terminal, as wide as it is: nothing is cut, what does not fit stands below."""
 
-    def __init__(self, pace: Pace, tally: Tally) -> None:
-        self.pace, self.tally = pace, tally
+    def __init__(self, pace: Pace, progress: TrainingProgress) -> None:
+        self.pace, self.progress = pace, progress
         self.words = ""
         self.is_over = False
 
@@ -85,7 +85,7 @@ class RoundView:
         notes = [clock(time.monotonic() - pace.began), *([] if self.is_over else self._notes())]
         room = width - len(rounds) - _NARROWEST_BAR - 1
         behind, *below = packed(notes, room) if len(notes[0]) + 2 <= room else ["", *packed(notes, width)]
-        part = 0.0 if self.is_over else self.tally.share
+        part = 0.0 if self.is_over else self.progress.share
         room = width - len(rounds) - len(behind) - 3
         bar = Bar(pace.rounds, min(pace.done + part, pace.rounds), width=max(min(room, _WIDEST_BAR), 1))
         line = Table.grid(padding=(0, 1, 0, 0))
@@ -96,11 +96,11 @@ class RoundView:
 
     def _notes(self) -> list[str]:
         """Time left, clients of this round, steps per second: what is known of them."""
-        left, tally = self.pace.seconds_left(self.tally.share), self.tally
-        rate = tally.steps_per_second
+        left, progress = self.pace.seconds_left(self.progress.share), self.progress
+        rate = progress.steps_per_second
         return [
             *([f"{duration(left)} left"] if left is not None else []),
-            *([f"clients {tally.clients}/{tally.of_clients}"] if tally.of_clients else []),
+            *([f"clients {progress.clients}/{progress.of_clients}"] if progress.of_clients else []),
             *([f"{rate:,.{0 if rate >= 10 else 1}f} steps/s"] if rate is not None else []),
         ]
 
@@ -127,11 +127,11 @@ class RoundProgressBar(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Show the bar, at the round where the run begins."""
         self._line_at = time.monotonic()
-        tally = trainer.fit_loop.tally  # type: ignore[attr-defined]  # FederatedLoop's
-        self._pace = Pace(trainer.max_epochs or 0, trainer.current_epoch, tally)
+        progress = trainer.fit_loop.progress  # type: ignore[attr-defined]  # FederatedLoop's
+        self._pace = Pace(trainer.max_epochs or 0, trainer.current_epoch, progress)
         if not self._enabled or not self._console.is_terminal:
             return
-        self._view = RoundView(self._pace, tally)
+        self._view = RoundView(self._pace, progress)
         self._live = Live(
             self._view,
             console=self._console,
@@ -144,10 +144,10 @@ class RoundProgressBar(ProgressBar):
         """One round further."""
         done = trainer.current_epoch + 1
         self._pace.count(done)
-        words = shown(trainer.callback_metrics, age=done - self._evaluated)
+        words = format_metrics(trainer.callback_metrics, age=done - self._evaluated)
         if self._live is not None:
             self._view.words = words
-            self._view.tally.begin(0, 0)
+            self._view.progress.begin(0, 0)
         elif self._enabled and (done == trainer.max_epochs or self._line_is_due()):
             left = self._pace.seconds_left(0.0) if done < (trainer.max_epochs or 0) else None
             ahead = f"  {duration(left)} left" if left is not None else ""
@@ -219,7 +219,7 @@ def show_lines() -> None:
         logger.addHandler(CurrentStderr())
 
 
-def shown(metrics: dict[str, Any], age: int = 0) -> str:
+def format_metrics(metrics: dict[str, Any], age: int = 0) -> str:
     """The key metrics in a line; accuracies say how many rounds ago they were measured, unless it was in this one."""
     first = first_measure(metrics)
     form = "{:.1%}" if first.unit == "share" else "{:.4g}"

@@ -15,12 +15,12 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
 from fedlit.errors import RunError, understood
 from fedlit.evaluation.evaluator import Evaluator
-from fedlit.evaluation.round_evaluator import MeasureOptions, Measuring
+from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
 from fedlit.evaluation.user_models import UserModels
-from fedlit.params import Params, at_least_single, load
+from fedlit.params import Params, at_least_float32, copy_into
 from fedlit.results.config_file import read_config
 from fedlit.results.folder import RunFolder
-from fedlit.trainer.checkpoint import Found, check_fits, find_checkpoint
+from fedlit.trainer.checkpoint import LoadedCheckpoint, check_fits, find_checkpoint
 from fedlit.trainer.configuration_checks import check_net
 
 
@@ -32,7 +32,7 @@ class Restored:
         found: its newest checkpoint.
     """
 
-    def __init__(self, folder: RunFolder, found: Found) -> None:
+    def __init__(self, folder: RunFolder, found: LoadedCheckpoint) -> None:
         self.folder = folder
         self.found = found
         self.rounds = found.rounds
@@ -101,22 +101,22 @@ class Restored:
         data.setup("test")
         dtype = next(value.dtype for value in self.model.values() if value.is_floating_point())
         client.net.to(dtype)
-        data.cast(at_least_single(dtype))
+        data.cast(at_least_float32(dtype))
         check_net(client, data)
         client.prepare()
         check_fits(self.found, client, data)
-        load(client.net, self.model)
+        copy_into(client.net, self.model)
 
     def evaluator(self, client: Client, data: FederatedDataModule) -> Evaluator:
         """Measures the global model, on any data that were given to `load_into`."""
         return Evaluator(client, data, device=self._device)
 
-    def measuring(self, client: Client, data: FederatedDataModule) -> Measuring:
+    def round_evaluator(self, client: Client, data: FederatedDataModule) -> RoundEvaluator:
         """Measures the users' models too, where the data's users are those of the run."""
         models = UserModels.of(
             client, self.server_model, self.states, self._loop["initial"], keeps_local=self.keeps_local
         )
-        return Measuring(client, data, models, MeasureOptions(), device=self._device)
+        return RoundEvaluator(client, data, models, EvaluationOptions(), device=self._device)
 
     @property
     def _device(self) -> Device:

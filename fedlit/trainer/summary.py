@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table
 
 from fedlit.evaluation.history import Best, History
-from fedlit.metrics.catalogue import SHIPPED_MEASURES, STATES, measures_in, metric, shown
+from fedlit.metrics.catalogue import SHIPPED_MEASURES, STATES, format_value, measures_in, metric
 from fedlit.metrics.formatting import counted
 from fedlit.metrics.measures import ACCURACY
 from fedlit.metrics.user_scores import first_round_at
@@ -73,7 +73,7 @@ def result_table(summary: dict[str, Any]) -> Table:
     table.add_column("name", style="dim")
     for name in told(summary["final"]):
         if name in summary["final"]:
-            table.add_row(metric(name).label, shown(name, summary["final"][name]), name)
+            table.add_row(metric(name).label, format_value(name, summary["final"][name]), name)
     return table
 
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from fedlit.client.base import Client
 from fedlit.client.initial_weights import InitialWeights, draw_initial_weights, mark_trained
-from fedlit.client.states_location import StatesPlace, check_asked, obstacle
+from fedlit.client.states_location import StatesPlace, check_asked, why_not_on_disk
 from fedlit.client.step import Adaptation, AdaptOn
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
@@ -27,7 +27,7 @@ from fedlit.engines.device import Accelerator, Precision, check_precision, find_
 from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
 from fedlit.evaluation.history import EXTRA_METRICS
-from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.recorded import Recorded
 from fedlit.results.config_file import canonical
 from fedlit.results.folder import RunFolder
@@ -40,17 +40,17 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
-from fedlit.trainer.checkpoint import ReadOnce, RunCheckpoint, check_fits, find_checkpoint
-from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run, says_that_mixing_cancels
-from fedlit.trainer.description import check_alike, check_same_settings, describe_run, describe_run_as_in_0_1
-from fedlit.trainer.fit_results import Outcome
+from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint, check_fits, find_checkpoint
+from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run, warn_mixing_has_no_effect
+from fedlit.trainer.description import check_ranks_agree, check_same_settings, describe_run, describe_run_as_in_0_1
+from fedlit.trainer.fit_results import FitResults
 from fedlit.trainer.progress_bar import RoundProgressBar, show_lines
 from fedlit.trainer.summary import versions
 
 log = logging.getLogger("fedlit")
 
 
-class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # test and validate differ from Lightning's
+class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # test and validate differ from Lightning's
     """A Lightning trainer whose epochs are federated rounds.
 
     Args:
@@ -229,7 +229,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
             states=states,
         )
         finetune = None if finetune_lr is None else Adaptation(finetune_lr, finetune_on)
-        self.loop = FederatedLoop(self, rounds, options, MeasureOptions(extra_metrics, finetune))
+        self.loop = FederatedLoop(self, rounds, options, EvaluationOptions(extra_metrics, finetune))
         self.fit_loop = self.loop
 
     def fit(  # type: ignore[override]  # data loaders make no sense here
@@ -284,8 +284,10 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
             buffer=options.buffer,
             seed=self.seed,
         )
-        check_asked(options.states, obstacle(self.folder.path if self.folder is not None else None, self.num_nodes))
-        says_that_mixing_cancels(client, self.server_optimizer, options.cloud)
+        check_asked(
+            options.states, why_not_on_disk(self.folder.path if self.folder is not None else None, self.num_nodes)
+        )
+        warn_mixing_has_no_effect(client, self.server_optimizer, options.cloud)
         if options.clock is not None and options.clock.latency.is_recorded:
             rehearse(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
         self.loop.weighting = weighting
@@ -293,7 +295,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         config = self.config or (describe_run(self, client, data, users) if described else {})
         as_once = None if self.config else partial(describe_run_as_in_0_1, self, client, data, users)
         if ranks.size > 1:
-            check_alike(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
+            check_ranks_agree(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
         if client.init_from is not None and ckpt_path is None:
             if ranks.is_first:  # the others get its tensors
                 client.init_from.load_into(client.net)
@@ -306,7 +308,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         with own.claimed() if own is not None else nullcontext():
             found = self._open_folder(own, client, data, config, as_once) if own is not None else None
             served = client.served_by(self.loop.create_servers)
-            with served, self.loop.stopping.listening(), interrupts_go_through(), self._marking(client.net):
+            with served, self.loop.stop_request.listening(), interrupts_go_through(), self._marking(client.net):
                 super().fit(client, datamodule=data, ckpt_path=ranks.broadcast(found) or ckpt_path, weights_only=True)
             if own is not None:
                 self._close_folder(own)
@@ -389,7 +391,7 @@ class FederatedTrainer(Recorded, Outcome, Trainer):  # type: ignore[misc]  # tes
         self.loop.folder = folder
         if found is None:
             return None
-        self.strategy.checkpoint_io = ReadOnce(found)
+        self.strategy.checkpoint_io = PreloadedCheckpointIO(found)
         return found.path
 
     def _close_folder(self, folder: RunFolder) -> None:

@@ -61,7 +61,7 @@ def data(others: float = 1.0) -> TensorData:
 
 def own_rows(trainer: FederatedTrainer, client: int) -> dict[str, Tensor]:
     states = trainer.loop.states
-    return {name: states.row(f"own.{name}", client) for name in trainer.loop.client.own_tensors}
+    return {name: states.row(f"own.{name}", client) for name in trainer.loop.client.local_tensors}
 
 
 def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

@@ -28,7 +28,7 @@ from fedlit import (
     Scaffold,
 )
 from fedlit.client.step import Batches, escape
-from fedlit.engines.sequential import gradients, load
+from fedlit.engines.sequential import copy_into, gradients
 from tests.problems import CLASSES, FEATURES, largest_difference, tiny_net
 
 LOCAL: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "local_epochs": 2}
@@ -65,7 +65,9 @@ def stepped(client: Client, given: Batches, method: str = "training_step", numbe
     client.prepare()
     models = {"received": Z} | {name: value for name, value in held.items() if isinstance(value, dict)}
     numbers = {name: X["linear.bias"].new_tensor(value) for name, value in held.items() if isinstance(value, float)}
-    load(client, numbers | {f"{of}.{escape(name)}": value for of, own in models.items() for name, value in own.items()})
+    copy_into(
+        client, numbers | {f"{of}.{escape(name)}": value for of, own in models.items() for name, value in own.items()}
+    )
     output = client.run_step(method, given, number)
     return output, gradients(output, client.local_params)
 

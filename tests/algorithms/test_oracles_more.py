@@ -67,8 +67,8 @@ def test_a_bias_that_stays_with_its_client_matches_the_trace(engine: str) -> Non
     assert gap(client.net.linear.weight, trace.weight[-1]) < 1e-10
     for user in trainer.loop.states.touched:
         assert gap(trainer.loop.states.row("own.linear.bias", user), trace.personal[user][1]) < 1e-10
-        assert gap(trainer.loop.measuring.models.personal(user)["linear.bias"], trace.personal[user][1]) < 1e-10
-        assert gap(trainer.loop.measuring.models.personal(user)["linear.weight"], trace.personal[user][0]) < 1e-10
+        assert gap(trainer.loop.round_evaluator.models.personal(user)["linear.bias"], trace.personal[user][1]) < 1e-10
+        assert gap(trainer.loop.round_evaluator.models.personal(user)["linear.weight"], trace.personal[user][0]) < 1e-10
     assert gap(client.net.linear.bias, init[1]) == 0
 
 

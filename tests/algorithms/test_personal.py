@@ -82,7 +82,7 @@ def test_the_personal_model_is_the_servers_after_one_step(
 
 def test_fedbc_can_be_fine_tuned() -> None:
     trainer = run(FedBC(tiny_net(), **LOCAL), rounds=4, finetune_lr=1.5, finetune_on="test")
-    local, tests = trainer.loop.measuring.models.local, trainer.loop.data.everyone.test
+    local, tests = trainer.loop.round_evaluator.models.local, trainer.loop.data.everyone.test
     assert len(trainer.loop.states.touched) == 4
     by_hand = accuracy_by_hand(trainer, lambda user: one_step(trainer, local(user), tests[user], 1.5))
     assert last(trainer, "finetuned/acc") == pytest.approx(by_hand, abs=1e-12)
@@ -146,7 +146,7 @@ def test_a_net_that_has_nothing_to_keep_is_refused_by_name() -> None:
 def test_fedbc_with_a_kept_head_measures_the_servers_model_with_the_users_own() -> None:
     trainer = run(FedBC(tiny_net(), keep_local="linear.bias", **LOCAL), rounds=4)
     assert len(trainer.loop.states.touched) == 4
-    by_hand = accuracy_by_hand(trainer, trainer.loop.measuring.models.personal)
+    by_hand = accuracy_by_hand(trainer, trainer.loop.round_evaluator.models.personal)
     assert trainer.summary["personal"] == "z"
     assert last(trainer, "personal/acc") == pytest.approx(by_hand, abs=1e-12)
 
@@ -172,6 +172,6 @@ def test_epochs_and_steps_together_are_refused_by_fedbcd() -> None:
 def test_the_personal_model_of_a_user_who_never_trained_is_z_where_x_starts_at_the_initial_model(make: Any) -> None:
     trainer = run(make(tiny_net()), rounds=1, clients_per_round=1)
     stranger = next(user for user in range(4) if not trainer.loop.states.has(user))
-    personal = trainer.loop.measuring.models.personal(stranger)
+    personal = trainer.loop.round_evaluator.models.personal(stranger)
     assert largest_difference(personal, weights_of(trainer)) == 0
     assert largest_difference(personal, tiny_net().state_dict()) > 1e-3

@@ -8,7 +8,7 @@ import pytest
 
 from fedlit.errors import ConfigError
 from fedlit.experiments.compare import described, read_configs
-from fedlit.experiments.trials import Ledger
+from fedlit.experiments.trials import TrialLog
 from fedlit.results.runs import find_runs
 from tests.conftest import SHIPPED, Call
 from tests.experiments.sweep.sweeps import TINY
@@ -91,12 +91,12 @@ def test_from_one_command_to_table_report_and_dashboard_and_more_seeds_run_only_
 def test_a_folder_with_runs_of_a_config_that_was_edited_is_refused(workplace: Path) -> None:
     write_config(workplace / "own.yaml", 2)
     before = described(read_configs(["own.yaml"], [], data_seeds=False), [], data_seeds=False)
-    Ledger.open(Path("out/compare.json"), before).make_folder()
-    Ledger.open(Path("out/compare.json"), before).save()
+    TrialLog.open(Path("out/compare.json"), before).make_folder()
+    TrialLog.open(Path("out/compare.json"), before).save()
     write_config(workplace / "own.yaml", 3)
     after = described(read_configs(["own.yaml"], [], data_seeds=False), [], data_seeds=False)
     with pytest.raises(ConfigError, match="the config own changed"):
-        Ledger.open(Path("out/compare.json"), after)
+        TrialLog.open(Path("out/compare.json"), after)
 
 
 def write_config(path: Path, clients_per_round: int) -> None:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlit import Client, FedAvg, FedBCD, FedBCDI, FedFor, QFedAvg, Scaffold
-from fedlit.client.local_optimizers import LocalAdam, seen_share
+from fedlit.client.local_optimizers import LocalAdam, bias_correction
 from fedlit.engines.base import plan_batches
 from fedlit.errors import ConfigError
 from fedlit.keys import Purpose, generator
@@ -97,9 +97,9 @@ def test_what_adam_keeps_of_each_client_goes_on_where_its_last_round_ended() -> 
 def test_correction_of_adam_keeps_its_digits_in_float32() -> None:
     steps = torch.arange(1, 2000)
     exact = 1 - np.longdouble(0.999) ** steps.numpy().astype(np.longdouble)
-    found = seen_share(0.999, steps.float()).numpy()
+    found = bias_correction(0.999, steps.float()).numpy()
     assert float(np.abs(found / exact - 1).max()) < 1e-6
-    assert seen_share(0.0, torch.tensor(1.0)) == 1
+    assert bias_correction(0.0, torch.tensor(1.0)) == 1
 
 
 def test_adam_with_parameters_of_16_bits_counts_every_step() -> None:

@@ -387,7 +387,7 @@ def test_disk_without_a_folder_is_refused() -> None:
 
 
 def test_disk_on_several_machines_is_refused() -> None:
-    assert "several machines" in str(states_location.obstacle(Path("run"), machines=2))
+    assert "several machines" in str(states_location.why_not_on_disk(Path("run"), machines=2))
 
 
 # ---- on the command line ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jsonargparse import ArgumentParser
 
 from fedlit.clock import Clock, Constant, Exponential, Latency, LogNormal, Uniform, Weibull
-from fedlit.clock.clock import round_lasts, who_reports
+from fedlit.clock.clock import round_duration_s, who_reports
 from fedlit.errors import ConfigError
 
 PAGE = Path(__file__).parents[2] / "docs" / "clock.md"
@@ -44,7 +44,7 @@ def test_who_reports_and_how_long_the_round_lasts(
 ) -> None:
     reports = who_reports(SECONDS, lost(*gone), deadline)
     assert np.flatnonzero(reports).tolist() == reporting
-    assert round_lasts(SECONDS, reports, deadline) == lasts
+    assert round_duration_s(SECONDS, reports, deadline) == lasts
 
 
 @settings(deadline=None, max_examples=60)
@@ -54,8 +54,8 @@ def test_somebody_reports_and_the_round_ends_with_the_last_report_or_later(
 ) -> None:
     answer = Clock(deadline=deadline, dropout=dropout).report_times(3, round, np.arange(count), 2)
     assert answer.reports.any()
-    assert answer.lasts >= answer.seconds[answer.reports].max()
-    assert answer.lasts in (answer.seconds[answer.reports].max(), deadline)
+    assert answer.duration_s >= answer.seconds[answer.reports].max()
+    assert answer.duration_s in (answer.seconds[answer.reports].max(), deadline)
 
 
 def test_share_of_lost_clients_is_the_dropout_and_each_is_keyed() -> None:
@@ -137,4 +137,4 @@ def test_servers_that_are_asked_together_get_what_each_gets_alone(processing: An
     each = [clock.report_times(0, *own) for own in zip(rounds, clients, work, strict=True)]
     np.testing.assert_array_equal(together[0], np.concatenate([own.seconds for own in each]))
     np.testing.assert_array_equal(together[1], np.concatenate([own.reports for own in each]))
-    assert together[2] == [own.lasts for own in each]
+    assert together[2] == [own.duration_s for own in each]

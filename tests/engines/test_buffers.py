@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedlit import CharLSTM, Client, FedAvg, FedBC, FederatedTrainer, ResNet20, TensorData
 from fedlit.client.step import Batch, Phase
-from fedlit.engines.program import Layout, LocalProgram
+from fedlit.engines.program import FlatLayout, LocalProgram
 from fedlit.params import Params, clone, with_prefix
 from tests.engines.test_compiler_contract import needs_compiler
 from tests.kinds import slow_but
@@ -197,7 +197,7 @@ def test_a_step_changes_none_of_the_buffers_that_it_is_given() -> None:
     client.prepare()
     params, buffers = clone(dict(client.net.named_parameters())), clone(dict(client.net.named_buffers()))
     carried = {**with_prefix("params", params), **with_prefix("buffers", buffers), "loss": torch.zeros(())}
-    program = LocalProgram(client, Phase(), TensorData.rows, 1, Layout.of(carried), Layout.of({}))
+    program = LocalProgram(client, Phase(), TensorData.rows, 1, FlatLayout.of(carried), FlatLayout.of({}))
     batch = Batch(torch.randn(4, FEATURES), torch.zeros(4, dtype=torch.int64), torch.full((4,), 0.25))
     before = clone(carried)
     moved = program.update(carried, {}, batch, None, None, torch.tensor(0.1))
@@ -220,7 +220,7 @@ def test_a_flat_row_gives_tensors_of_every_type_back_exactly(row: torch.dtype, c
         "last": torch.tensor(1.5).to(row),
     }
     stacked = {name: value.expand(clients, *value.shape) for name, value in values.items()}
-    layout = Layout.of(stacked, stacked=True)
+    layout = FlatLayout.of(stacked, stacked=True)
     flat = layout.join(stacked)
     assert flat.shape == (clients, sum(layout.sizes))
     assert flat.dtype == row

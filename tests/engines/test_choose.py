@@ -26,7 +26,7 @@ from fedlit import (
     Softmax,
 )
 from fedlit.clock import Clock
-from fedlit.engines.choose import Choice, Request, Room, choose
+from fedlit.engines.choose import EngineChoice, Request, Resources, choose
 from fedlit.engines.cost import estimated_step_s, step_flop
 from fedlit.engines.step_probe import net_passes
 from fedlit.errors import ConfigError
@@ -85,7 +85,7 @@ RECURRENT: dict[str, Net] = {
 ONE_LANE = MIXING | RECURRENT
 
 
-def chosen(net: nn.Module, rounds: int = LONG, **request: Any) -> Choice:
+def chosen(net: nn.Module, rounds: int = LONG, **request: Any) -> EngineChoice:
     client = FedAvg(net, batch_size=4)
     return choose(Request(**request), client, np.full(6, 10), per_round=4, rounds=rounds, sample=torch.ones(FEATURES))
 
@@ -120,8 +120,8 @@ def test_auto_compiles_a_step_where_it_pays(net: str, rounds: int) -> None:
 def test_auto_compiles_no_deep_step_that_is_not_taken_often() -> None:
     """Compiling takes longer for every layer, and the sequential engine has threads too."""
     client, sample = FedAvg(ResNet20(), batch_size=32), torch.zeros(3, 32, 32)
-    planned, room = np.full(6, 10), Room(threads=2)
-    short, long = (choose(Request(), client, planned, 4, rounds, sample, room=room) for rounds in (2, LONG))
+    planned, resources = np.full(6, 10), Resources(threads=2)
+    short, long = (choose(Request(), client, planned, 4, rounds, sample, resources=room) for rounds in (2, LONG))
     assert (short.engine, long.engine, long.compiles) == ("sequential", "vectorized", "step")
 
 
@@ -184,11 +184,11 @@ def test_operations_of_an_lstm_are_counted(dtype: torch.dtype) -> None:
     assert step_flop(client, torch.zeros(steps, dtype=torch.int64)) == 3 * 2 * rows * (lstm + hidden * letters)
 
 
-def heavy(room: Room, **request: Any) -> Choice:
+def heavy(resources: Resources, **request: Any) -> EngineChoice:
     """A net whose steps gain from threads."""
     client = FedAvg(nn.Linear(1000, 1000), batch_size=64)
     asked, planned = Request(engine="sequential", **request), np.full(6, 10)
-    return choose(asked, client, planned, 4, LONG, torch.ones(1000), evaluated_rows=1000, room=room)
+    return choose(asked, client, planned, 4, LONG, torch.ones(1000), evaluated_rows=1000, resources=room)
 
 
 def test_threads_are_those_that_were_asked_for_else_openmps_else_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_threads_are_those_that_were_asked_for_else_openmps_else_the_cores(monke
         ("many", None, cores, "the cores of this process"),
     ]:
         monkeypatch.setattr("fedlit.engines.choose._OMP_NUM_THREADS", variable)
-        room = Room(threads=threads)
+        resources = Resources(threads=threads)
         choice = heavy(room)
         assert (choice.threads, choice.evaluation_threads) == (expected, expected)
         assert room.line(choice).startswith(f"threads: {expected} in training, {expected} in evaluation")
@@ -211,8 +211,8 @@ def test_threads_are_those_that_were_asked_for_else_openmps_else_the_cores(monke
 def test_a_compiled_program_has_as_many_workers_as_threads_are_allowed() -> None:
     client = FedAvg(Softmax(FEATURES, 3), batch_size=4)
     asked, planned = Request(engine="vectorized", compiled=True), np.full(6, 10)
-    room = Room(threads=3)
-    choice = choose(asked, client, planned, 4, LONG, torch.ones(FEATURES), room=room)
+    resources = Resources(threads=3)
+    choice = choose(asked, client, planned, 4, LONG, torch.ones(FEATURES), resources=room)
     assert choice.workers == 3
     assert room.line(choice).startswith("threads: 3 in training, 1 in evaluation; at most 3")
 
@@ -272,7 +272,7 @@ class Counting(ServerCallback):
     steps = 0
 
     def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
-        counted = [trainer.loop.gathering.all_steps([cohort], phase.work_method) for phase in client.phases()]
+        counted = [trainer.loop.gatherer.all_steps([cohort], phase.work_method) for phase in client.phases()]
         Counting.steps += sum(int(steps.sum()) for steps in counted)
 
 

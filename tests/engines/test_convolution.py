@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fedlit import FedAvg, LeNet, PerFedAvg
 from fedlit.client.base import Client
 from fedlit.engines import convolution
-from fedlit.engines.choose import Choice, Request, choose
+from fedlit.engines.choose import EngineChoice, Request, choose
 from fedlit.engines.compiler import (
     compile_program,
     direct_decompositions,
@@ -307,7 +307,7 @@ def test_a_picture_that_does_not_exist_is_an_error(number: int) -> None:
 # ---- which nets ------------------------------------------------------------------------------------------------------
 
 
-def chosen(client: Client, sample: Sequence[int], **request: Any) -> Choice:
+def chosen(client: Client, sample: Sequence[int], **request: Any) -> EngineChoice:
     asked = Request(**{"engine": "vectorized", "compiled": True, **request})
     return choose(asked, client, np.full(6, 10), per_round=4, rounds=10, sample=torch.rand(*sample))
 
@@ -357,4 +357,4 @@ def test_a_run_that_was_recorded_before_is_resumed_with_torchs_convolutions() ->
         "threads": 1,
         "why": "",
     }
-    assert Choice(**recorded).convolution == "torch"
+    assert EngineChoice(**recorded).convolution == "torch"

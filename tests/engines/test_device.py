@@ -402,7 +402,7 @@ def test_a_round_in_sixteen_bits_is_what_torch_does(precision: str) -> None:
         with torch.no_grad():
             for value, slope in zip(model.parameters(), grads, strict=True):
                 value -= 0.1 * slope
-    found = trainer.loop.measuring.models.local(who)
+    found = trainer.loop.round_evaluator.models.local(who)
     assert all(torch.equal(found[name], value.float()) for name, value in model.state_dict().items())
 
 

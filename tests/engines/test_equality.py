@@ -9,7 +9,7 @@ from torch import Tensor
 from fedlit import MLP, Client, FedAvg, FedBC, FedBCD, FedProx
 from fedlit.client.local_optimizers import LocalSGD
 from fedlit.client.step import Phase
-from fedlit.engines.program import Layout, LocalProgram, Schedule
+from fedlit.engines.program import FlatLayout, LocalProgram, Schedule
 from fedlit.params import Params, clone, stack, with_prefix
 from tests.kinds import slow_but
 from tests.problems import (
@@ -116,8 +116,8 @@ def test_an_idle_lane_keeps_what_it_holds() -> None:
     velocity = {name: torch.ones_like(value) for name, value in params.items()}
     loss = {"loss": torch.zeros((), dtype=torch.float64)}
     carried = with_prefix("params", params) | with_prefix("memory", velocity) | loss
-    layout = Layout.of(carried)
-    program = LocalProgram(client, Phase(), lambda held, k: (held["x"][k], held["y"][k]), 2, layout, Layout.of({}))
+    layout = FlatLayout.of(carried)
+    program = LocalProgram(client, Phase(), lambda held, k: (held["x"][k], held["y"][k]), 2, layout, FlatLayout.of({}))
     flat = layout.join(stack([carried, carried]))
     store = {"x": torch.ones(4, FEATURES, dtype=torch.float64), "y": torch.zeros(4, dtype=torch.int64)}
     weights = torch.tensor([[[0.25] * 4, [0.0] * 4]], dtype=torch.float64)

@@ -17,7 +17,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.data.image_datasets import PictureData
 from fedlit.engines import choose as choosing
 from fedlit.engines import forward
-from fedlit.engines.choose import Choice, Request, choose
+from fedlit.engines.choose import EngineChoice, Request, choose
 from fedlit.engines.compiler import missing_convolution
 from fedlit.engines.forward import CHUNK, COMPILED_ROWS, CompiledForward, Forward, grouped
 from fedlit.evaluation.evaluator import Evaluator
@@ -272,7 +272,7 @@ def test_groups_hold_few_rows_and_few_models(monkeypatch: pytest.MonkeyPatch) ->
 # ---- who is compiled -------------------------------------------------------------------------------------------------
 
 
-def chosen(client: Client, sample: Sequence[int], measured_rows: int, **request: Any) -> Choice:
+def chosen(client: Client, sample: Sequence[int], measured_rows: int, **request: Any) -> EngineChoice:
     asked = Request(**{"engine": "vectorized", "compiled": True, **request})
     sizes = np.full(6, 10)
     return choose(asked, client, sizes, 4, 10, torch.rand(*sample), evaluated_rows=CHUNK, measured_rows=measured_rows)
@@ -294,7 +294,7 @@ def test_the_evaluation_is_compiled_where_the_training_has_direct_convolutions_a
 
 def test_a_run_that_was_recorded_before_is_resumed_with_the_eager_evaluation() -> None:
     names = {"engine": "vectorized", "lanes": 1, "workers": 2, "compiled": True, "capacity": 64, "threads": 1}
-    assert Choice(**names, why="", convolution="direct").evaluation == "eager"
+    assert EngineChoice(**names, why="", convolution="direct").evaluation == "eager"
 
 
 @needs_operators

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedlit import FedAvg, FederatedTrainer, PFedMe
 from fedlit.engines import compiler, inductor_loops
 from fedlit.engines.base import Engine
-from fedlit.engines.choose import Choice
+from fedlit.engines.choose import EngineChoice
 from fedlit.engines.compiler import CompilerError, compile_program
 from fedlit.engines.ladder import RUNGS, Ladder, rung_of
 from fedlit.errors import ResumeError
@@ -338,14 +338,14 @@ class AnotherFails(Ranks):
 
 
 def test_all_ranks_step_down_where_one_has_to() -> None:
-    made: list[Choice] = []
-    noted: list[Choice] = []
+    made: list[EngineChoice] = []
+    noted: list[EngineChoice] = []
 
-    def make(choice: Choice) -> Engine:
+    def make(choice: EngineChoice) -> Engine:
         made.append(choice)
         return Engine(0, lambda store, index: (index, index))
 
-    first = Choice("vectorized", 3, 2, True, 8, 1, "a test", convolution="direct")
+    first = EngineChoice("vectorized", 3, 2, True, 8, 1, "a test", convolution="direct")
     ladder = Ladder(first, make, AnotherFails(), noted.append, is_resumed=False)
     ladder.prepare(*[None] * 4)  # type: ignore[arg-type]  # this engine prepares nothing
     assert [rung_of(choice) for choice in made] == [0, 1]
@@ -353,8 +353,8 @@ def test_all_ranks_step_down_where_one_has_to() -> None:
 
 
 def test_the_last_rung_keeps_all_lanes_and_a_net_with_one_lane_has_one() -> None:
-    several, single = (Choice("vectorized", lanes, 2, True, 8, 1, "", compiles="step") for lanes in (3, 1))
-    forms: Sequence[Choice] = [RUNGS[2].of(choice) for choice in (several, single)]
+    several, single = (EngineChoice("vectorized", lanes, 2, True, 8, 1, "", compiles="step") for lanes in (3, 1))
+    forms: Sequence[EngineChoice] = [RUNGS[2].of(choice) for choice in (several, single)]
     assert [(choice.lanes, choice.workers, choice.compiled, choice.compiles) for choice in forms] == [
         (6, 1, False, "loop"),
         (1, 1, False, "loop"),

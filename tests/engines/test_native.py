@@ -120,8 +120,8 @@ def test_windows_and_returns_to_python_change_no_bit(patience: float, monkeypatc
     fast = trained("states are carried", workers=2)
     assert fast.summary["capacity"] == 4
     assert_same(fast, in_python("states are carried", monkeypatch, workers=2))
-    assert fast.loop.tally.share == 1.0
-    assert fast.loop.tally.clients == fast.loop.tally.of_clients
+    assert fast.loop.progress.share == 1.0
+    assert fast.loop.progress.clients == fast.loop.progress.of_clients
 
 
 def test_an_error_in_a_thread_reaches_the_caller_and_the_next_round_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,11 +131,11 @@ def test_an_error_in_a_thread_reaches_the_caller_and_the_next_round_runs(monkeyp
     client = fitted.loop.client
     with monkeypatch.context() as patch:
         patch.setattr(type(client), "batches_per_epoch", lambda self, sizes: np.zeros_like(sizes))
-        [cohort] = fitted.loop.gathering.cohorts(fitted.loop.federation.servers)
+        [cohort] = fitted.loop.gatherer.cohorts(fitted.loop.federation.servers)
         cohort.steps = torch.full_like(cohort.sizes, 3)
         with pytest.raises(RuntimeError, match="without batches"):
             fitted.loop.training.train([cohort])
-    [cohort] = fitted.loop.gathering.cohorts(fitted.loop.federation.servers)
+    [cohort] = fitted.loop.gatherer.cohorts(fitted.loop.federation.servers)
     [again] = fitted.loop.training.train([cohort])
     assert torch.isfinite(again.losses).all()
     assert engine is engine_of(fitted)

@@ -30,7 +30,7 @@ from fedlit.errors import ConfigError, DamagedRowsError, DivergedError, FedlitEr
 from fedlit.experiments.conformance.problem import LOCAL, largest_gap
 from fedlit.ranks import divide
 from fedlit.results.folder import read_metrics
-from fedlit.trainer.description import check_alike
+from fedlit.trainer.description import check_ranks_agree
 from tests import ranked
 from tests.conftest import TINY
 from tests.forked import PROCESSES, Fork, forked
@@ -494,29 +494,29 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return [made.pop(0), made.pop(1)]
 
 
-def gathering(group: Any, value: int) -> tuple[Any, list[torch.Tensor]]:
+def gatherer(group: Any, value: int) -> tuple[Any, list[torch.Tensor]]:
     """An exchange that has begun, and where it puts what all ranks give."""
     parts = [torch.zeros(1) for _ in range(2)]
     return group.allgather(parts, torch.full((1,), float(value))), parts
 
 
 def test_wait_that_is_over_before_the_others_come_leaves_the_exchange_as_it_is(groups: list[Any]) -> None:
-    work, parts = gathering(groups[0], 5)
+    work, parts = gatherer(groups[0], 5)
     for _ in range(3):
         with pytest.raises(RuntimeError, match="timed out"):
             work.wait(timedelta(seconds=0.05))
         assert not work.is_completed()
-    other, _ = gathering(groups[1], 6)
+    other, _ = gatherer(groups[1], 6)
     assert work.wait(timedelta(seconds=20))
     assert other.wait(timedelta(seconds=20))
     assert [float(part) for part in parts] == [5, 6]
 
 
 def test_exchange_with_a_rank_that_has_closed_its_connections_fails_at_once(groups: list[Any]) -> None:
-    first, second = gathering(groups[0], 5)[0], gathering(groups[1], 6)[0]
+    first, second = gatherer(groups[0], 5)[0], gatherer(groups[1], 6)[0]
     assert first.wait(timedelta(seconds=20))
     assert second.wait(timedelta(seconds=20))
-    work, _ = gathering(groups[0], 7)
+    work, _ = gatherer(groups[0], 7)
     del second
     groups.pop(1)
     with pytest.raises(RuntimeError, match="Connection (closed|reset) by peer"):
@@ -583,11 +583,11 @@ def test_processes_of_torchrun_must_be_as_many_as_asked_for(monkeypatch: pytest.
 
 def test_other_versions_and_data_of_a_rank_are_named() -> None:
     ours = ({"trainer": {"rounds": 3, "run": "a"}}, {"torch": "2.13.0"}, "beef")
-    check_alike([ours, ({"trainer": {"rounds": 3, "run": "b"}}, {"torch": "2.13.0"}, "beef")])
+    check_ranks_agree([ours, ({"trainer": {"rounds": 3, "run": "b"}}, {"torch": "2.13.0"}, "beef")])
     with pytest.raises(ConfigError, match="Ranks 0 and 1 .* the version of torch is 2.13.0 and 2.12.0"):
-        check_alike([ours, (ours[0], {"torch": "2.12.0"}, "beef")])
+        check_ranks_agree([ours, (ours[0], {"torch": "2.12.0"}, "beef")])
     with pytest.raises(ConfigError, match="the data is beef and dead"):
-        check_alike([ours, (ours[0], ours[1], "dead")])
+        check_ranks_agree([ours, (ours[0], ours[1], "dead")])
 
 
 def test_lanes_may_change_with_the_number_of_processes_but_not_the_engine() -> None:

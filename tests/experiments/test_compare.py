@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedlit.experiments.compare import Comparison, Config, default_folder, read_configs
-from fedlit.experiments.trials import Ledger
+from fedlit.experiments.trials import TrialLog
 from tests.conftest import SHIPPED
 
 CONFIGS = [Config("a", "a.yaml", 10), Config("b", "b.yaml", 20)]
@@ -11,7 +11,7 @@ CONFIGS = [Config("a", "a.yaml", 10), Config("b", "b.yaml", 20)]
 
 def comparison(seeds: int, *, data_seeds: bool = False) -> Comparison:
     overrides = ["--data.alpha", "1"]
-    return Comparison(CONFIGS, seeds, overrides, Ledger(Path("out/compare.json"), {}), data_seeds=data_seeds)
+    return Comparison(CONFIGS, seeds, overrides, TrialLog(Path("out/compare.json"), {}), data_seeds=data_seeds)
 
 
 def test_every_config_runs_with_every_seed_and_the_first_seeds_come_first() -> None:

@@ -53,7 +53,7 @@ def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def is_plain(client: Client, options: dict[str, Any]) -> bool:
     """Whether it is what every algorithm must differ from, as it is."""
-    return type(client) is FedAvg and not options and not client.own_tensors
+    return type(client) is FedAvg and not options and not client.local_tensors
 
 
 @cache

@@ -9,34 +9,34 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.experiments.fork_server import Seat
+from fedlit.experiments.fork_server import ForkServer
 
 CORES = sorted(os.sched_getaffinity(0))[:1]
 SECONDS = 300
 LONG = ["fit", "--config", "synthetic_fedavg.yaml", "--trainer.rounds=100000", "--trainer.engine=sequential"]
 
 
-OPEN = Seat._open
+OPEN = ForkServer._open
 """As a user has it; in the session, tests/conftest.py has another."""
 
 
 @pytest.fixture(scope="module")
-def seat() -> Iterator[Seat]:
-    one = Seat(CORES)
+def seat() -> Iterator[ForkServer]:
+    one = ForkServer(CORES)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Seat, "_open", OPEN)
+        patch.setattr(ForkServer, "_open", OPEN)
         yield one
     one.close()
 
 
-def said(seat: Seat, words: list[str], log: Path) -> tuple[int, str]:
+def said(seat: ForkServer, words: list[str], log: Path) -> tuple[int, str]:
     """(exit code, what it said)."""
     with log.open("ab") as file:
         seat.start(words, file)
         return seat.wait(), log.read_text()
 
 
-def begun(seat: Seat, folder: Path) -> None:
+def begun(seat: ForkServer, folder: Path) -> None:
     """Start a run that has no end, and wait until it has some rounds."""
     with (folder / "log").open("ab") as file:
         seat.start([*LONG, "--run", str(folder / "run")], file)
@@ -56,7 +56,7 @@ def seat_of(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[1])
 
 
-def test_commands_follow_each_other_in_one_process_that_imported_once(seat: Seat, tmp_path: Path) -> None:
+def test_commands_follow_each_other_in_one_process_that_imported_once(seat: ForkServer, tmp_path: Path) -> None:
     code, text = said(seat, ["list", "configs"], tmp_path / "first")
     assert (code, "synthetic_fedbc" in text) == (0, True)
     code, text = said(seat, ["fit", "--config", "synthetic_fedbc.yaml", "--model.lr=-1"], tmp_path / "second")
@@ -65,7 +65,7 @@ def test_commands_follow_each_other_in_one_process_that_imported_once(seat: Seat
 
 
 def test_a_run_is_ended_and_the_seat_goes_on(
-    seat: Seat, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    seat: ForkServer, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     begun(seat, tmp_path)
     seat.terminate()
@@ -77,7 +77,9 @@ def test_a_run_is_ended_and_the_seat_goes_on(
     assert said(seat, ["list", "sweeps"], tmp_path / "other")[0] == 0
 
 
-def test_a_run_of_a_killed_seat_ends_with_its_round_and_a_new_seat_takes_its_place(seat: Seat, tmp_path: Path) -> None:
+def test_a_run_of_a_killed_seat_ends_with_its_round_and_a_new_seat_takes_its_place(
+    seat: ForkServer, tmp_path: Path
+) -> None:
     begun(seat, tmp_path)
     run = json.loads((tmp_path / "run" / "lock").read_text())["pid"]
     os.kill(seat_of(run), signal.SIGKILL)
@@ -86,7 +88,7 @@ def test_a_run_of_a_killed_seat_ends_with_its_round_and_a_new_seat_takes_its_pla
     assert said(seat, ["list", "sweeps"], tmp_path / "other")[0] == 0
 
 
-def test_a_seat_runs_on_its_cores(seat: Seat, tmp_path: Path) -> None:
+def test_a_seat_runs_on_its_cores(seat: ForkServer, tmp_path: Path) -> None:
     begun(seat, tmp_path)
     run = json.loads((tmp_path / "run" / "lock").read_text())["pid"]
     assert sorted(os.sched_getaffinity(run)) == CORES

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedlit.errors import RunError
-from fedlit.experiments.fork_server import Seat, on_cores
+from fedlit.experiments.fork_server import ForkServer, on_cores
 from fedlit.experiments.jobs import Job, locked, reason_of, rounds_done, share_cores, start
 
 ALL = sorted(os.sched_getaffinity(0))
@@ -71,7 +71,7 @@ def test_a_job_waits_while_an_earlier_process_writes_its_log(tmp_path: Path) -> 
     job = job_in(tmp_path)
     with job.log.open("ab") as earlier:
         assert locked(earlier)
-        assert start(job, Seat(ALL)) is None
+        assert start(job, ForkServer(ALL)) is None
     assert job.log.read_bytes() == b"", "it has not begun"
 
 
@@ -86,7 +86,7 @@ def test_the_share_that_is_done_lies_between_0_and_1(tmp_path: Path, rounds: int
 def test_a_log_for_which_the_disk_has_no_room_is_named_in_one_paragraph(tmp_path: Path) -> None:
     job_in(tmp_path).log.symlink_to("/dev/full")
     with pytest.raises(RunError, match=r"\.log cannot be written: the disk is full\. Free some space"):
-        start(job_in(tmp_path), Seat([0]))
+        start(job_in(tmp_path), ForkServer([0]))
 
 
 def test_the_command_can_be_typed() -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fedlit.experiments.jobs import Job, Outcome, Status
+from fedlit.experiments.jobs import Job, JobResult, Status
 from fedlit.experiments.progress import Board
 from fedlit.metrics.formatting import duration
 
 
-def outcome(status: Status, seconds: float, reason: str = "") -> Outcome:
-    return Outcome(Job("trial-007", Path("none"), (), 10, {}, about="lr=0.1"), status, seconds, reason)
+def outcome(status: Status, seconds: float, reason: str = "") -> JobResult:
+    return JobResult(Job("trial-007", Path("none"), (), 10, {}, about="lr=0.1"), status, seconds, reason)
 
 
 def said(board: Board) -> str:
@@ -49,7 +49,7 @@ def test_a_short_job_says_little_about_a_long_one() -> None:
     board = Board(Console(file=io.StringIO()), "runs", total=3, slots=1, cost=120.0)
     board.skip(failed=False, cost=10.0)
     short = Job("short", Path("none"), (), 10, {}, cost=10.0)
-    board.ended(Outcome(short, "finished", 5.0), share_at_start=0.0)
+    board.ended(JobResult(short, "finished", 5.0), share_at_start=0.0)
     assert board.time_left() == ", about 50 s left"
 
 

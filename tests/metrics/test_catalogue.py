@@ -7,7 +7,7 @@ import pytest
 
 from fedlit import Buffer, FedBC
 from fedlit.evaluation.history import EXTRA_METRICS
-from fedlit.metrics.catalogue import METRICS, SUMMARY_METRICS, metric, shown
+from fedlit.metrics.catalogue import METRICS, SUMMARY_METRICS, format_value, metric
 from tests.cloud_runs import run_in_a_cloud
 from tests.problems import tiny_net
 
@@ -63,4 +63,4 @@ def test_every_threshold_has_words_of_its_own(name: str, label: str) -> None:
     ],
 )
 def test_values_are_shown_as_people_read_them(name: str, value: float, text: str) -> None:
-    assert shown(name, value) == text
+    assert format_value(name, value) == text

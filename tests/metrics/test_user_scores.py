@@ -20,7 +20,7 @@ from fedlit.data.partition.base import Parts
 from fedlit.errors import ConfigError
 from fedlit.evaluation.evaluator import Evaluator
 from fedlit.evaluation.history import extreme_user_metrics
-from fedlit.evaluation.round_evaluator import MeasureOptions, Measuring
+from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
 from fedlit.evaluation.user_models import UserModels
 from fedlit.metrics.measures import ACCURACY
 from fedlit.metrics.user_scores import UserScores, by_user, distribution, entropy, first_round_at, gini
@@ -267,54 +267,56 @@ def test_evaluation_sees_the_net_in_evaluation_mode_and_leaves_it_in_training_mo
 
 
 @pytest.fixture
-def measuring(client: Counting, data: Overlapping) -> Measuring:
-    return Measuring(client, data, UserModels(lambda user: client.net.state_dict(), ClientStates()), MeasureOptions())
+def round_evaluator(client: Counting, data: Overlapping) -> RoundEvaluator:
+    return RoundEvaluator(
+        client, data, UserModels(lambda user: client.net.state_dict(), ClientStates()), EvaluationOptions()
+    )
 
 
-def trained(measuring: Measuring, *users: int) -> None:
+def trained(round_evaluator: RoundEvaluator, *users: int) -> None:
     """Give these users a model of their own."""
     rows = {f"local.{name}": value.expand(len(users), *value.shape) for name, value in other_net().state_dict().items()}
-    measuring.models.states.update(list(users), rows)
-    measuring.changed(users)
+    round_evaluator.models.states.update(list(users), rows)
+    round_evaluator.invalidate(users)
 
 
-def test_kept_model_of_a_user_is_evaluated_on_its_own_test(measuring: Measuring, data: Overlapping) -> None:
-    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
-    trained(measuring, 1)
-    local = measuring.local_models(shared)
+def test_kept_model_of_a_user_is_evaluated_on_its_own_test(round_evaluator: RoundEvaluator, data: Overlapping) -> None:
+    _, shared = round_evaluator.evaluator.global_model(round_evaluator.client.net.state_dict())
+    trained(round_evaluator, 1)
+    local = round_evaluator.local_models(shared)
     assert (float(local.sums["acc"][1]), float(local.losses[1])) == pytest.approx(
         measured(other_net(), data, data.everyone.test[1])
     )
 
 
-def test_user_without_a_kept_model_has_the_scores_of_the_global_one(measuring: Measuring) -> None:
-    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
-    trained(measuring, 1)
-    local = measuring.local_models(shared)
+def test_user_without_a_kept_model_has_the_scores_of_the_global_one(round_evaluator: RoundEvaluator) -> None:
+    _, shared = round_evaluator.evaluator.global_model(round_evaluator.client.net.state_dict())
+    trained(round_evaluator, 1)
+    local = round_evaluator.local_models(shared)
     assert (local.sums["acc"][0], local.losses[0]) == (shared.sums["acc"][0], shared.losses[0])
 
 
-def test_kept_model_is_evaluated_again_only_when_it_changed(measuring: Measuring, client: Counting) -> None:
-    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
-    tests = [len(rows) for rows in measuring.data.everyone.test]
+def test_kept_model_is_evaluated_again_only_when_it_changed(round_evaluator: RoundEvaluator, client: Counting) -> None:
+    _, shared = round_evaluator.evaluator.global_model(round_evaluator.client.net.state_dict())
+    tests = [len(rows) for rows in round_evaluator.data.everyone.test]
     scored = []
     for changed in ([0, 1], [], [1], [1]):
         client.passes.clear()
         if changed:
-            trained(measuring, *changed)
-        measuring.local_models(shared)
+            trained(round_evaluator, *changed)
+        round_evaluator.local_models(shared)
         scored.append(sum(client.passes))
     assert scored == [tests[0] + tests[1], 0, tests[1], tests[1]]
 
 
-def test_kept_scores_stay_when_the_global_model_moves(measuring: Measuring, client: Counting) -> None:
-    _, shared = measuring.evaluator.global_model(measuring.client.net.state_dict())
-    trained(measuring, 0)
-    before = measuring.local_models(shared)
+def test_kept_scores_stay_when_the_global_model_moves(round_evaluator: RoundEvaluator, client: Counting) -> None:
+    _, shared = round_evaluator.evaluator.global_model(round_evaluator.client.net.state_dict())
+    trained(round_evaluator, 0)
+    before = round_evaluator.local_models(shared)
     with torch.no_grad():
         client.net.linear.weight.neg_()
-    _, moved = measuring.evaluator.global_model(measuring.client.net.state_dict())
-    after = measuring.local_models(moved)
+    _, moved = round_evaluator.evaluator.global_model(round_evaluator.client.net.state_dict())
+    after = round_evaluator.local_models(moved)
     assert (after.losses[0], after.losses[1]) == (before.losses[0], moved.losses[1])
 
 
@@ -330,9 +332,9 @@ def test_client_steps_are_those_of_every_client_and_phase(client: type[Client], 
 def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient(
     client: Counting, data: Overlapping
 ) -> None:
-    asked = MeasureOptions(("global/train_loss", "global/grad_norm2"))
+    asked = EvaluationOptions(("global/train_loss", "global/grad_norm2"))
     models = UserModels(lambda user: client.net.state_dict(), ClientStates(), keeps_local=False)
-    values = Measuring(client, data, models, asked).extra(client.net.state_dict())
+    values = RoundEvaluator(client, data, models, asked).extra(client.net.state_dict())
     x, y = data.rows(data.store, data.everyone.train.joined)
     net = tiny_net()
     loss = nn.functional.cross_entropy(net(x), y)
@@ -342,9 +344,9 @@ def test_extra_metrics_are_the_objective_over_all_training_data_and_its_gradient
 
 
 def test_the_objective_with_equal_weights_is_the_plain_mean_over_clients(client: Counting, data: Overlapping) -> None:
-    asked = MeasureOptions(("global/train_loss_uniform", "global/grad_norm2_uniform"))
+    asked = EvaluationOptions(("global/train_loss_uniform", "global/grad_norm2_uniform"))
     models = UserModels(lambda user: client.net.state_dict(), ClientStates(), keeps_local=False)
-    values = Measuring(client, data, models, asked).extra(client.net.state_dict())
+    values = RoundEvaluator(client, data, models, asked).extra(client.net.state_dict())
     net = tiny_net()
     batches = [data.rows(data.store, rows) for rows in data.everyone.train]
     assert len({len(y) for _, y in batches}) > 1

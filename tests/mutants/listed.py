@@ -450,8 +450,8 @@ KEPT = (
     Mutant(
         "resume-engine-memory",
         "engines/base.py",
-        "return optimizer, kept or initial_memory(optimizer, start)",
-        "return optimizer, initial_memory(optimizer, start)",
+        "return optimizer, kept or initial_optimizer_state(optimizer, start)",
+        "return optimizer, initial_optimizer_state(optimizer, start)",
         "a kept optimiser goes on where the client's last round ended",
         ("client/test_local_optimizers.py::test_what_adam_keeps_of_each_client_goes_on_where_its_last_round_ended",),
     ),

@@ -345,7 +345,7 @@ def test_servers_are_recorded_and_their_waiting_adds_up(tmp_path: Path) -> None:
 def test_a_sync_cloud_is_one_server_with_a_quota_of_every_group() -> None:
     trainer = cloud_run(Problem(SIZES).data, cloud=None, sampler=QuotaSampler(groups=SERVERS))
     assert len(trainer.loop.federation.servers) == 1
-    gathered = trainer.loop.gathering.cohorts([trainer.loop.server])[0]
+    gathered = trainer.loop.gatherer.cohorts([trainer.loop.server])[0]
     taken = [client for client, reports in zip(gathered.clients, gathered.reports.tolist(), strict=True) if reports]
     assert [sum(client // 4 == group for client in taken) for group in range(SERVERS)] == [ACTIVE] * SERVERS
 
@@ -420,6 +420,17 @@ def test_what_makes_no_sense_is_refused_before_any_training(options: dict[str, A
             callbacks=[no_training],
         )
     assert not no_training.was_called
+
+
+class OldName(ServerCallback):
+    """Written for 0.1, which called `single_server_reason` so."""
+
+    alone = "it counts one server's steps"
+
+
+def test_a_callback_may_still_say_under_the_older_name_that_it_needs_a_single_server() -> None:
+    with pytest.raises(ConfigError, match="OldName keeps a state .* because it counts one server's steps"):
+        cloud_run(Problem(SIZES).data, cloud=Cloud(servers=3), callbacks=[OldName()])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fedlit import MLP, Client, Dual, FedAvg, FedBC, FederatedTrainer, FixedSamp
 from fedlit.client.states import RECEIVED, StateSpec
 from fedlit.client.step import Phase
 from fedlit.errors import ConfigError
-from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.server.sampling import Sampler, SizeSampler, UniformSampler
 from fedlit.server.weights import Weighting
 from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run
@@ -39,7 +39,7 @@ def check(
     clients_per_round: int = 2,
     sampler: Sampler | None = None,
     weighting: Weighting | None = None,
-    measures: MeasureOptions | None = None,
+    measures: EvaluationOptions | None = None,
 ) -> None:
     """`check_run` on something that works, unless told otherwise."""
     check_run(
@@ -49,7 +49,7 @@ def check(
         clients_per_round=clients_per_round,
         sampler=sampler or UniformSampler(),
         weighting=weighting or Samples(),
-        measures=measures or MeasureOptions(),
+        measures=measures or EvaluationOptions(),
     )
 
 
@@ -209,7 +209,7 @@ def test_the_objective_over_all_clients_is_refused_where_clients_pass() -> None:
     data = Passing(torch.randn(8, FEATURES), rows % CLASSES, rows // 4)
     data.setup()
     with pytest.raises(ConfigError, match="trainer.extra_metrics asks for global/train_loss"):
-        check(data=data, clients_per_round=2, measures=MeasureOptions(("global/train_loss",)))
+        check(data=data, clients_per_round=2, measures=EvaluationOptions(("global/train_loss",)))
 
 
 def test_an_extra_metric_that_does_not_exist_is_refused_with_the_nearest_name() -> None:

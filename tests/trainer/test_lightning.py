@@ -372,7 +372,7 @@ def test_users_callback_takes_over_the_role_of_the_dual_ascent(caplog: pytest.Lo
     assert len([line for line in caplog.messages if "takes the role 'dual'" in line]) == 1
 
 
-class Measuring(ServerCallback):
+class RoundEvaluator(ServerCallback):
     metrics = ("mine/round",)
 
     def on_round_metrics(
@@ -382,20 +382,20 @@ class Measuring(ServerCallback):
 
 
 def test_metrics_of_a_callback_become_a_column_of_the_run_folder(tmp_path: Path) -> None:
-    fit(callbacks=Measuring(), run=tmp_path / "run")
+    fit(callbacks=RoundEvaluator(), run=tmp_path / "run")
     assert [row["mine/round"] for row in read_metrics(tmp_path / "run" / "metrics.csv")] == [-1, 0, 1, 2]
 
 
 def test_metrics_of_a_callback_reach_loggers_and_callbacks(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
-    trainer = fit(callbacks=Measuring(), logger=logger)
+    trainer = fit(callbacks=RoundEvaluator(), logger=logger)
     assert column(logger, "mine/round") == {0: -1, 1: 0, 2: 1, 3: 2}
     assert float(trainer.callback_metrics["mine/round"]) == 2
 
 
 @pytest.mark.parametrize("folder", ["run", None], ids=["with run folder", "without run folder"])
 def test_metric_that_no_callback_declared_is_refused_by_name(workplace: Path, folder: str | None) -> None:
-    class Undeclared(Measuring):
+    class Undeclared(RoundEvaluator):
         metrics = ()
 
     with pytest.raises(FedlitError, match="mine/round"):

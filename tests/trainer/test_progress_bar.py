@@ -10,9 +10,9 @@ from rich.console import Console
 
 from fedlit import FedAvg
 from fedlit.engines.choose import EngineName
-from fedlit.engines.progress import Tally
+from fedlit.engines.progress import TrainingProgress
 from fedlit.metrics.catalogue import METRICS
-from fedlit.trainer.progress_bar import Pace, RoundView, shown
+from fedlit.trainer.progress_bar import Pace, RoundView, format_metrics
 from fedlit.trainer.summary import result_table
 from tests.conftest import TINY, Call
 from tests.problems import SIZES, run, tiny_net
@@ -22,13 +22,13 @@ VALUES = {"train/loss": 0.5, "global/acc": 0.8, "min_user/acc": 0.4, "users/acc_
 
 
 def test_min_user_is_the_smallest_client_and_not_the_worst_user() -> None:
-    assert shown(VALUES) == "loss 0.500  global 80.0%  min user 40.0%"
+    assert format_metrics(VALUES) == "loss 0.500  global 80.0%  min user 40.0%"
 
 
 def test_accuracies_of_an_earlier_round_say_how_old_they_are() -> None:
-    assert shown(VALUES, age=1).endswith("min user 40.0%  (measured 1 round ago)")
-    assert shown(VALUES, age=3).endswith("(measured 3 rounds ago)")
-    assert shown({"train/loss": 0.5}, age=3) == "loss 0.500"
+    assert format_metrics(VALUES, age=1).endswith("min user 40.0%  (measured 1 round ago)")
+    assert format_metrics(VALUES, age=3).endswith("(measured 3 rounds ago)")
+    assert format_metrics({"train/loss": 0.5}, age=3) == "loss 0.500"
 
 
 def test_a_run_that_is_evaluated_now_and_then_says_so_in_its_lines(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +80,10 @@ def test_a_terminal_shows_one_bar_that_nothing_is_cut_from(workplace: Path, colu
 
 @pytest.mark.parametrize("columns", range(26, 140, 3))
 def test_whatever_the_width_each_word_is_whole(columns: int) -> None:
-    view = RoundView(Pace(rounds=1000, done=999), Tally())
-    view.tally.begin(100, 1000)
-    view.tally.count(clients=90, steps=900)
-    view.words = shown(VALUES | {"max_user/acc": 0.9, "local/acc": 0.7}, age=3)
+    view = RoundView(Pace(rounds=1000, done=999), TrainingProgress())
+    view.progress.begin(100, 1000)
+    view.progress.count(clients=90, steps=900)
+    view.words = format_metrics(VALUES | {"max_user/acc": 0.9, "local/acc": 0.7}, age=3)
     console = Console(file=io.StringIO(), width=columns)
     with console.capture() as drawn:
         console.print(view)
@@ -121,9 +121,9 @@ def test_time_left_is_known_however_long_a_round_takes(monkeypatch: pytest.Monke
 def test_compiling_does_not_count_in_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("fedlit.trainer.progress_bar.time.monotonic", lambda: now)
-    tally = Tally()
-    pace = Pace(rounds=10, done=0, tally=tally)
-    with tally.preparing():
+    progress = TrainingProgress()
+    pace = Pace(rounds=10, done=0, progress=progress)
+    with progress.preparing():
         now = 60.0
     now = 61.0
     assert pace.seconds_left(0.5) == pytest.approx(10 * 2 - 1), "half of the first round took a second"
@@ -146,11 +146,16 @@ def test_an_engine_counts_its_clients_and_steps(engine: EngineName) -> None:
     trainer = run(
         FedAvg(tiny_net(), batch_size=4, local_epochs=2), rounds=2, clients_per_round=4, engine=engine, compiled=False
     )
-    tally, steps = trainer.loop.tally, sum(-(-size // 4) * 2 for size in trainer.loop.data.sizes.tolist())
-    assert (tally.clients, tally.of_clients, tally.steps, tally.of_steps) == (len(SIZES), len(SIZES), steps, steps)
-    assert tally.share == 1
-    assert tally.steps_per_second is not None
-    assert tally.steps_per_second > 0
+    progress, steps = trainer.loop.progress, sum(-(-size // 4) * 2 for size in trainer.loop.data.sizes.tolist())
+    assert (progress.clients, progress.of_clients, progress.steps, progress.of_steps) == (
+        len(SIZES),
+        len(SIZES),
+        steps,
+        steps,
+    )
+    assert progress.share == 1
+    assert progress.steps_per_second is not None
+    assert progress.steps_per_second > 0
 
 
 @pytest.mark.parametrize(("rounds", "title"), [(1, "after 1 round"), (20, "after 20 rounds")])

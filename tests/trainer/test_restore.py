@@ -74,7 +74,7 @@ def test_every_user_is_measured_as_the_run_measured_it(tmp_path: Path, name: str
     trainer = fitted(tmp_path, CLIENTS[name](), **PROTOCOLS[protocol])
     restored = Restored.of(tmp_path)
     client, own = parts_of(restored)
-    values, records = restored.measuring(client, own).evaluate(None, restored.model)
+    values, records = restored.round_evaluator(client, own).evaluate(None, restored.model)
     final = read_run(tmp_path).summary["final"]
     assert values == {key: pytest.approx(final[key], rel=1e-6) for key in values}
     assert {"local/acc", "personal/acc"} <= values.keys() <= final.keys()
@@ -89,13 +89,13 @@ def test_the_personal_models_are_those_that_the_trainer_gives(tmp_path: Path, na
     trainer = fitted(tmp_path, CLIENTS[name](), **PROTOCOLS[protocol])
     restored = Restored.of(tmp_path)
     client, own = parts_of(restored)
-    measuring, models = restored.measuring(client, own), restored.personal_models()
+    round_evaluator, models = restored.round_evaluator(client, own), restored.personal_models()
     assert sorted(models) == sorted(trainer.loop.states.touched)
     for user in range(own.num_clients):
         net = trainer.personal_model(user).state_dict()
-        assert all(torch.equal(value, net[key]) for key, value in measuring.personal_model(user).items())
+        assert all(torch.equal(value, net[key]) for key, value in round_evaluator.personal_model(user).items())
     for user, model in models.items():
-        kept = trainer.loop.measuring.models.personal(user)
+        kept = trainer.loop.round_evaluator.models.personal(user)
         assert all(torch.equal(value, kept[key]) for key, value in model.items())
 
 

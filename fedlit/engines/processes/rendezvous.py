@@ -36,7 +36,7 @@ SECRETS = ("FEDLIT_SECRET", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
 
 
 @dataclass(frozen=True)
-class Seat:
+class RankInfo:
     """Which process of a run this one is, as its launcher says."""
 
     rank: int
@@ -56,7 +56,7 @@ class Rendezvous:
         self.store: Store | None = None
         self.runs = 0
 
-    def open(self, seat: Seat) -> Store:
+    def open(self, seat: RankInfo) -> Store:
         """The store: a private file where one command started all ranks; else the launcher's, or the first rank's."""
         if seat.nodes == 1:
             os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
@@ -70,7 +70,7 @@ class Rendezvous:
         address, patience = HOST if seat.nodes == 1 else seat.address, timedelta(seconds=START_S)
         return TCPStore(address, seat.port, is_master=is_server, timeout=patience, wait_for_workers=False)
 
-    def meet(self, seat: Seat, check: Callable[[], None]) -> tuple[Store, list[Member]]:
+    def meet(self, seat: RankInfo, check: Callable[[], None]) -> tuple[Store, list[Member]]:
         """Wait until every rank has come to this run; returns a store of its own, and who they are.
 
         Args:

@@ -30,7 +30,7 @@ from fedlit.engines.processes import error_json, start_rank
 from fedlit.engines.processes.connections import Connections
 from fedlit.engines.processes.group import RankGroup
 from fedlit.engines.processes.monitor import Monitor
-from fedlit.engines.processes.rendezvous import FOLDER, RENDEZVOUS, Seat, make_private_folder
+from fedlit.engines.processes.rendezvous import FOLDER, RENDEZVOUS, RankInfo, make_private_folder
 from fedlit.errors import ConfigError, RankError, require
 
 FORKING = ("ddp_notebook", "ddp_fork")
@@ -127,11 +127,11 @@ class FederatedStrategy(DDPStrategy):
         except RuntimeError as error:
             raise monitor.explain(error) from None
 
-    def _seat(self) -> Seat:
+    def _seat(self) -> RankInfo:
         environment = self.cluster_environment
         assert environment is not None
         where = environment.main_address, environment.main_port
-        return Seat(self.global_rank, self.world_size, self.num_nodes, *where)
+        return RankInfo(self.global_rank, self.world_size, self.num_nodes, *where)
 
     def _check_children(self) -> None:
         if isinstance(self.launcher, RankLauncher):

@@ -182,7 +182,7 @@ def differs_from_averaging(make: Make, trainer: dict[str, Any], problem: Problem
         trained(FedAvg(problem.net(), **problem.local), problem),
         trained(new(make, problem), problem, **trainer),
     )
-    if type(own.loop.client) is FedAvg and not trainer and not own.loop.client.own_tensors:
+    if type(own.loop.client) is FedAvg and not trainer and not own.loop.client.local_tensors:
         return Measured("differs from FedAvg", True, 0.0, "> 1e-3", "it is FedAvg")
     gap = max(
         float((personal(own, user)[name] - value).abs().max())
@@ -194,5 +194,5 @@ def differs_from_averaging(make: Make, trainer: dict[str, Any], problem: Problem
 
 def personal(trainer: Any, user: int) -> dict[str, Tensor]:
     """A user's personal model, unadapted."""
-    model: dict[str, Tensor] = trainer.loop.measuring.models.personal(user)
+    model: dict[str, Tensor] = trainer.loop.round_evaluator.models.personal(user)
     return {name: value.detach().to(torch.float64) for name, value in model.items()}

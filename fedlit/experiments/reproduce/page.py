@@ -172,7 +172,7 @@ def summary_lines(made: Reproduction, results: Sequence[Result]) -> list[str]:
     short = [one.cell.name for one in results if len(one.values) < made.seeds]
     if short:
         lines.append(f"Fewer numbers than runs were asked for: {', '.join(short)}.")
-    failed = [trial for trial in made.ledger.with_status("failed") if not trial.parameters["searched"]]
+    failed = [trial for trial in made.trial_log.with_status("failed") if not trial.parameters["searched"]]
     lines += [f"{trial.name} failed: {trial.reason}" for trial in failed]
     lines.append(f"Machine time of the runs so far: {duration(seconds_spent(made))}.")
     return lines
@@ -180,7 +180,7 @@ def summary_lines(made: Reproduction, results: Sequence[Result]) -> list[str]:
 
 def seconds_spent(made: Reproduction) -> float:
     """Of all runs, those of the search too."""
-    return sum(trial.seconds for trial in made.ledger.trials.values())
+    return sum(trial.seconds for trial in made.trial_log.trials.values())
 
 
 def scale_lines(made: Reproduction) -> list[str]:

@@ -12,8 +12,8 @@ from fedlit.experiments.jobs import Job
 from fedlit.experiments.reproduce.table import Cell, Reading, TableFile
 from fedlit.experiments.sweep.objective import objective
 from fedlit.experiments.sweep.sweep import readable, short_names
-from fedlit.experiments.trials import Ledger, Trial
-from fedlit.metrics.catalogue import metric, shown
+from fedlit.experiments.trials import Trial, TrialLog
+from fedlit.metrics.catalogue import format_value, metric
 from fedlit.report.domains import MEAN, domain_scores
 from fedlit.report.figures.rounds import mean_weights
 from fedlit.report.tables import measured
@@ -35,8 +35,8 @@ class Reproduction(Experiment):
     what = "runs"
     cost: float
 
-    def __init__(self, table: TableFile, cells: Sequence[Cell], seeds: int, rounds: int, ledger: Ledger) -> None:
-        super().__init__(ledger)
+    def __init__(self, table: TableFile, cells: Sequence[Cell], seeds: int, rounds: int, trial_log: TrialLog) -> None:
+        super().__init__(trial_log)
         self.table, self.cells, self.seeds, self.rounds = table, cells, seeds, rounds
         self.sources = list({table.source(cell).name: table.source(cell) for cell in cells}.values())
         searches = (table.search_of(cell) for cell in self.sources)
@@ -118,7 +118,7 @@ class Reproduction(Experiment):
         assert self.table.tuning is not None, "a stage belongs to a search"
         finished = [job for job in jobs if self.is_finished(job)]
         sign = 1 if metric(self.table.tuning.metric).best == "min" else -1
-        ranked = sorted(finished, key=lambda job: sign * (self.ledger.trials[job.name].value or 0.0))
+        ranked = sorted(finished, key=lambda job: sign * (self.trial_log.trials[job.name].value or 0.0))
         return [{option: job.parameters[option] for option in self.grid_of(job)} for job in ranked[:keep]]
 
     def grid_of(self, job: Job) -> list[str]:
@@ -127,7 +127,7 @@ class Reproduction(Experiment):
 
     def is_judged(self, job: Job) -> bool:
         """Whether it has come to an end, this way or that."""
-        trial = self.ledger.trials.get(job.name)
+        trial = self.trial_log.trials.get(job.name)
         return trial is not None and trial.arguments == list(job.arguments) and trial.status in ("finished", "failed")
 
     def candidates(self, cell: Cell) -> list[dict[str, Any]] | None:
@@ -153,7 +153,7 @@ class Reproduction(Experiment):
 
     def is_finished(self, job: Job) -> bool:
         """Whether it came to its end as it should."""
-        return self.is_judged(job) and self.ledger.trials[job.name].status == "finished"
+        return self.is_judged(job) and self.trial_log.trials[job.name].status == "finished"
 
     def seed_jobs(self, cell: Cell) -> list[Job]:
         """The table's runs of a cell; none while its values are not known."""
@@ -177,7 +177,7 @@ class Reproduction(Experiment):
             return ""
         if trial.value is None:  # a threshold that was never reached; other cells may read the same run
             return f"no {reading.metric}"
-        return f"{reading.metric} {shown(reading.metric, trial.value)}"
+        return f"{reading.metric} {format_value(reading.metric, trial.value)}"
 
     def search_reading(self) -> Reading:
         """How the runs of a search are read."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fedlit.experiments.sweep.axes import Axis, axis_of, spaced
 from fedlit.experiments.sweep.sweep import Sweep
 from fedlit.experiments.trials import Trial
-from fedlit.metrics.catalogue import metric, shown
+from fedlit.metrics.catalogue import format_value, metric
 from fedlit.metrics.formatting import counted
 from fedlit.results.folder import RunFolder
 
@@ -153,14 +153,14 @@ def draw_axes(canvas: "Axes", axes: Sequence[Axis], colours: "Colormap") -> None
 def headline(sweep: Sweep, trials: Sequence[Trial]) -> str:
     """How many, and the best of them."""
     best = trials[0]
-    value = "" if best.value is None else shown(sweep.file.metric, best.value)
+    value = "" if best.value is None else format_value(sweep.file.metric, best.value)
     count = counted(len(trials), "trial")
     return f"{sweep.file.path.name}: {count}; best {best.name}, {value} with {sweep.described(best.parameters)}"
 
 
 def failures(sweep: Sweep) -> str:
     """The trials that are not drawn."""
-    failed = sweep.ledger.with_status("failed")
+    failed = sweep.trial_log.with_status("failed")
     is_short = len(sweep.labels) <= 3
     named = [f"{trial.name} ({sweep.described(trial.parameters)})" if is_short else trial.name for trial in failed[:4]]
     more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""

@@ -12,8 +12,8 @@ from fedlit.experiments.jobs import Job
 from fedlit.experiments.sweep.file import SweepFile
 from fedlit.experiments.sweep.objective import check_metric, objective
 from fedlit.experiments.sweep.search import Search
-from fedlit.experiments.trials import Ledger, Trial
-from fedlit.metrics.catalogue import shown
+from fedlit.experiments.trials import Trial, TrialLog
+from fedlit.metrics.catalogue import format_value
 from fedlit.results.runs import read_run
 
 
@@ -22,8 +22,10 @@ class Sweep(Experiment):
 
     what = "trials"
 
-    def __init__(self, file: SweepFile, search: Search, ledger: Ledger, overrides: Sequence[str], rounds: int) -> None:
-        super().__init__(ledger)
+    def __init__(
+        self, file: SweepFile, search: Search, trial_log: TrialLog, overrides: Sequence[str], rounds: int
+    ) -> None:
+        super().__init__(trial_log)
         self.file, self.search, self.total = file, search, search.total
         self.overrides, self.rounds = tuple(overrides), rounds
         self.labels = short_names([parameter.name for parameter in file.parameters if not parameter.is_constant])
@@ -32,9 +34,9 @@ class Sweep(Experiment):
         """The trials by number; one that is recorded keeps its values."""
         for number in range(self.total):
             name = f"trial-{number:03d}"
-            known = self.ledger.trials.get(name)
+            known = self.trial_log.trials.get(name)
             yield self.job(
-                name, known.parameters if known else self.search.propose(number, list(self.ledger.trials.values()))
+                name, known.parameters if known else self.search.propose(number, list(self.trial_log.trials.values()))
             )
 
     def job(self, name: str, parameters: dict[str, Any]) -> Job:
@@ -55,12 +57,12 @@ class Sweep(Experiment):
             measured = ", ".join(run.metrics)
             trial.status, trial.reason = "failed", f"It did not measure {self.file.metric}. It measured {measured}."
             return ""
-        return f"{self.file.metric} {shown(self.file.metric, trial.value)}"
+        return f"{self.file.metric} {format_value(self.file.metric, trial.value)}"
 
     def ranked(self) -> list[Trial]:
         """The finished trials, the best first; of equals the earlier."""
         sign = -1 if self.file.goal == "maximize" else 1
-        return sorted(self.ledger.with_status("finished"), key=lambda trial: sign * (trial.value or 0.0))
+        return sorted(self.trial_log.with_status("finished"), key=lambda trial: sign * (trial.value or 0.0))
 
     def described(self, parameters: dict[str, Any]) -> str:
         """`lr=0.1 dual_lr=0.001`."""

@@ -8,12 +8,12 @@ from pytorch_lightning import Trainer
 
 from fedlit.client.cohort import WeighedCohort
 from fedlit.engines.choose import Request
-from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.params import clone
 from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.rounds.nodes.messages import Wire
-from fedlit.rounds.nodes.plan import Part, Plan
+from fedlit.rounds.nodes.plan import NodeProcess, Plan
 from fedlit.rounds.protocol import ServerRecords
 from fedlit.rounds.round import Round, Stopwatch
 from fedlit.rounds.run_state import RoundRecord
@@ -49,9 +49,9 @@ class PartLoop(FederatedLoop):
         trainer: Trainer,
         rounds: int,
         options: RoundOptions,
-        measures: MeasureOptions | None = None,
+        measures: EvaluationOptions | None = None,
         *,
-        part: Part,
+        part: NodeProcess,
         plan: Plan,
         wire: Wire,
     ) -> None:

@@ -18,16 +18,16 @@ from fedlit.client.cohort import C, Cohort, TrainedCohort, WeighedCohort
 from fedlit.client.states import ClientStates
 from fedlit.clock import Clock, Constant, Latency
 from fedlit.errors import ProcessError
-from fedlit.evaluation.round_evaluator import MeasureOptions
+from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.rounds.cloud import CloudEvent, CloudProtocol
 from fedlit.rounds.federation import Federation
-from fedlit.rounds.gathering import Gathering, RoundOptions
+from fedlit.rounds.gathering import Gatherer, RoundOptions
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.rounds.nodes.base import ONE_BY_ONE
 from fedlit.rounds.nodes.measured_latency import Latencies
 from fedlit.rounds.nodes.messages import Message
-from fedlit.rounds.nodes.plan import Part
-from fedlit.rounds.nodes.supervisor import Crew, Heard
+from fedlit.rounds.nodes.plan import NodeProcess
+from fedlit.rounds.nodes.supervisor import Heard, Supervisor
 from fedlit.rounds.protocol import Event, ServerRecords
 from fedlit.rounds.round import Round
 from fedlit.server.cloud import Cloud
@@ -50,9 +50,9 @@ class CoordinatorProtocol(CloudProtocol):
         crew: the processes.
     """
 
-    def __init__(self, federation: Federation, cloud: Cloud, seed: int, crew: Crew) -> None:
+    def __init__(self, federation: Federation, cloud: Cloud, seed: int, supervisor: Supervisor) -> None:
         super().__init__(federation, cloud, seed)
-        self.crew = crew
+        self.supervisor = supervisor
         self.reports: dict[int, Heard] = {}
         """What servers that wait to step have told, by their id."""
         self._answers: dict[int, Message] = {}
@@ -62,7 +62,7 @@ class CoordinatorProtocol(CloudProtocol):
     @property
     def is_real(self) -> bool:
         """Whether whoever is done first steps first; else the clock says who."""
-        return self.crew.plan.pace == "real"
+        return self.supervisor.plan.pace == "real"
 
     @property
     def active_servers(self) -> list[Server]:
@@ -76,20 +76,20 @@ class CoordinatorProtocol(CloudProtocol):
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
-    def next_event(self, gathering: Gathering) -> CloudEvent:
+    def next_event(self, gatherer: Gatherer) -> CloudEvent:
         """The servers that step next, once each of them has its reports."""
         while True:
             self._check_enough()
-            self.gather(gathering)
+            self.gather(gatherer)
             event = self.earliest()
             missing = [server.id for server in event.servers if server.id not in self.reports]
             if not missing:
                 return event
             self._hear(missing)
 
-    def gather(self, gathering: Gathering) -> None:
+    def gather(self, gatherer: Gatherer) -> None:
         """As in the base; at a real pace, a server that has not reported yet takes for ever."""
-        super().gather(gathering)
+        super().gather(gatherer)
         for server in self.active_servers if self.is_real else ():
             heard = self.reports.get(server.id)
             self.waiting[server.id].duration_s = math.inf if heard is None else self._now(heard.at) - server.started
@@ -129,7 +129,7 @@ class CoordinatorProtocol(CloudProtocol):
         for server in self.servers:
             now = server.snapshot()
             slots = [slot for slot, client in enumerate(kept["clients"]) if client in server.members]
-            self.crew.send(
+            self.supervisor.send(
                 server.id,
                 {
                     "model": now.model,
@@ -158,10 +158,10 @@ class CoordinatorProtocol(CloudProtocol):
     def tell(self, servers: Sequence[int], message: Message) -> None:
         """The same message to several servers."""
         for id in servers:
-            self.crew.send(id, message)
+            self.supervisor.send(id, message)
 
     def _hear(self, awaited: Sequence[int]) -> None:
-        heard = self.crew.hear(awaited)
+        heard = self.supervisor.hear(awaited)
         if heard.message is None:
             self._lose(heard.part)
         elif "report" in heard.message:
@@ -169,16 +169,16 @@ class CoordinatorProtocol(CloudProtocol):
         else:
             self._answers[heard.part.server] = heard.message
 
-    def _lose(self, part: Part) -> None:
+    def _lose(self, part: NodeProcess) -> None:
         """A server goes with its process, and with that of its clients."""
         if part.server in self._lost:
             return
-        culprit = self.crew.culprit(part.server)
+        culprit = self.supervisor.culprit(part.server)
         whose = "" if culprit.worker is None else f", and with it server {part.server} has lost clients"
-        self._lost[part.server] = f"{self.crew.ended(culprit)}{whose}"
+        self._lost[part.server] = f"{self.supervisor.ended(culprit)}{whose}"
         self.reports.pop(part.server, None)
         self.waiting.pop(part.server, None)
-        self.crew.dismiss(part.server)
+        self.supervisor.dismiss(part.server)
         if self.left >= self.servers_per_step:
             log.warning(f"{self._lost[part.server]}: the run goes on with {self.left} of {len(self.servers)} servers.")
 
@@ -231,7 +231,7 @@ class CoordinatorRound(Round):
                 server.load_model(answers[server.id]["model"])
             event.mix(iteration)
             for server in servers:
-                protocol.crew.send(server.id, {"model": server.model})
+                protocol.supervisor.send(server.id, {"model": server.model})
         answers = protocol.collect(event)
         weighed = []
         for server, cohort in zip(servers, cohorts, strict=True):
@@ -258,15 +258,15 @@ class CoordinatorLoop(FederatedLoop):
         trainer: Trainer,
         rounds: int,
         options: RoundOptions,
-        measures: MeasureOptions | None = None,
+        measures: EvaluationOptions | None = None,
         *,
-        crew: Crew,
+        supervisor: Supervisor,
     ) -> None:
         self.has_clock = options.clock is not None
-        is_timed = self.has_clock or crew.plan.pace == "real"
+        is_timed = self.has_clock or supervisor.plan.pace == "real"
         clock = options.clock or (Clock(Latency(arrival=Constant(0.0))) if is_timed else None)
         super().__init__(trainer, rounds, replace(options, request=ONE_BY_ONE, clock=clock), measures)
-        self.crew = crew
+        self.supervisor = supervisor
         self.latencies = Latencies()
 
     @property
@@ -279,8 +279,8 @@ class CoordinatorLoop(FederatedLoop):
         """Copies of the processes' servers."""
         federation, options = super().create_protocol().federation, self.options
         if options.cloud is None:
-            return OneServerProtocol(federation, Cloud(servers=1), options.seed, self.crew)
-        return CoordinatorProtocol(federation, options.cloud, options.seed, self.crew)
+            return OneServerProtocol(federation, Cloud(servers=1), options.seed, self.supervisor)
+        return CoordinatorProtocol(federation, options.cloud, options.seed, self.supervisor)
 
     def on_run_start(self) -> None:
         """The servers begin where this run does, while the initial model is measured."""

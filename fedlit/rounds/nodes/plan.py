@@ -14,7 +14,7 @@ COORDINATOR = 0
 
 
 @dataclass(frozen=True)
-class Part:
+class NodeProcess:
     """A process beside the coordinator."""
 
     rank: int
@@ -41,7 +41,7 @@ class Plan:
         timeout: seconds in which something must be heard of a process that is waited for.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[NodeProcess, ...]
     pace: str
     timeout: float
 
@@ -57,7 +57,7 @@ class Plan:
             f"processes: 1 coordinator, {servers} of servers, {len(self.parts) - servers} of clients; pace: {self.pace}"
         )
 
-    def part(self, rank: int) -> Part:
+    def part(self, rank: int) -> NodeProcess:
         """The process of a rank."""
         return self.parts[rank - 1]
 
@@ -65,19 +65,19 @@ class Plan:
         """The rank of a server."""
         return next(part.rank for part in self.parts if part.worker is None and part.server == server)
 
-    def workers_of(self, server: int) -> list[Part]:
+    def workers_of(self, server: int) -> list[NodeProcess]:
         """The client processes of a server."""
         return [part for part in self.parts if part.worker is not None and part.server == server]
 
 
-def divide(members: Sequence[Sequence[int]], workers: int) -> tuple[Part, ...]:
+def divide(members: Sequence[Sequence[int]], workers: int) -> tuple[NodeProcess, ...]:
     """Client processes in blocks, as even as can be: some for each server, and each with some of its clients."""
     servers = len(members)
-    parts = [Part(COORDINATOR + 1 + server, server) for server in range(servers)]
+    parts = [NodeProcess(COORDINATOR + 1 + server, server) for server in range(servers)]
     for server, numbers in enumerate(np.array_split(np.arange(workers), servers)):
         blocks = np.array_split(np.asarray(members[server]), len(numbers))
         for worker, clients in zip(numbers.tolist(), blocks, strict=True):
-            parts.append(Part(COORDINATOR + 1 + servers + worker, server, worker, tuple(clients.tolist())))
+            parts.append(NodeProcess(COORDINATOR + 1 + servers + worker, server, worker, tuple(clients.tolist())))
     return tuple(parts)
 
 

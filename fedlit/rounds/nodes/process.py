@@ -15,7 +15,7 @@ import torch
 from fedlit.errors import DivergedError, FedlitError
 from fedlit.rounds.nodes.client import ClientLoop
 from fedlit.rounds.nodes.messages import ConnectionLostError, Wire, join_store
-from fedlit.rounds.nodes.plan import COORDINATOR, Part, Plan
+from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess, Plan
 from fedlit.rounds.nodes.server import ServerLoop
 
 
@@ -32,7 +32,7 @@ Build = Callable[[], BuiltRun]
 """Builds the run in each process; a function of a module, since processes are sent its name."""
 
 
-def run_part(part: Part, plan: Plan, build: Build, port: int) -> None:
+def run_part(part: NodeProcess, plan: Plan, build: Build, port: int) -> None:
     """The whole life of the process. It never returns: other threads may be waiting in gloo."""
     os.setpgid(0, 0)  # Ctrl-C is for the coordinator, which ends this process
     threading.Thread(target=end_with_parent, daemon=True).start()
@@ -52,7 +52,7 @@ def run_part(part: Part, plan: Plan, build: Build, port: int) -> None:
     os._exit(code)
 
 
-def serve(part: Part, plan: Plan, build: Build, port: int) -> int:
+def serve(part: NodeProcess, plan: Plan, build: Build, port: int) -> int:
     """Build the run, join the others, and work; returns an exit code where that fails."""
     store = join_store(port, plan.timeout)
     run = build()

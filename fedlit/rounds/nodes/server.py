@@ -19,12 +19,12 @@ from fedlit.params import clone
 from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.federation import Federation
 from fedlit.rounds.flat import FlatEvent, FlatProtocol
-from fedlit.rounds.gathering import Gathering
-from fedlit.rounds.local_training import Training
+from fedlit.rounds.gathering import Gatherer
+from fedlit.rounds.local_training import LocalTraining
 from fedlit.rounds.nodes.base import PartLoop, PartRound
 from fedlit.rounds.nodes.client import request_of
 from fedlit.rounds.nodes.messages import Message, Wire
-from fedlit.rounds.nodes.plan import COORDINATOR, Part
+from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess
 from fedlit.rounds.protocol import Event
 from fedlit.server.server import Server, Snapshot
 
@@ -79,9 +79,9 @@ class OwnProtocol(FlatProtocol):
         self.iterations = iterations
         self.link = link
 
-    def next_event(self, gathering: Gathering) -> OwnEvent:
+    def next_event(self, gatherer: Gatherer) -> OwnEvent:
         """Its own next step; when that is, is for the coordinator to say."""
-        event = super().next_event(gathering)
+        event = super().next_event(gatherer)
         return OwnEvent(self, event.servers, 0.0, event.cohort)
 
 
@@ -105,10 +105,10 @@ class ServerRound(PartRound):
 
 
 @dataclass(frozen=True)
-class ClientsTraining(Training):
+class ClientsTraining(LocalTraining):
     """Lets client processes train."""
 
-    workers: Sequence[Part]
+    workers: Sequence[NodeProcess]
     """The client processes of this server."""
     link: Link
     """The way to the coordinator."""
@@ -117,7 +117,7 @@ class ClientsTraining(Training):
 
     @classmethod
     def of(
-        cls, training: Training, workers: Sequence[Part], link: Link, arrivals: tuple[Clock, int] | None
+        cls, training: LocalTraining, workers: Sequence[NodeProcess], link: Link, arrivals: tuple[Clock, int] | None
     ) -> "ClientsTraining":
         """The same training, elsewhere; risks are still measured here."""
         given = {own.name: getattr(training, own.name) for own in fields(training)}
@@ -180,7 +180,7 @@ class ServerLoop(PartLoop):
                 continue
 
 
-def positions_of(worker: Part, cohort: Cohort) -> list[int]:
+def positions_of(worker: NodeProcess, cohort: Cohort) -> list[int]:
     """Where a process's clients stand in a cohort."""
     own = set(worker.clients)
     return [k for k, client in enumerate(cohort.clients) if client in own]

@@ -1,4 +1,4 @@
-"""Crew: the coordinator's processes: started, listened to, and ended with it, however it ends."""
+"""Supervisor: the coordinator's processes: started, listened to, and ended with it, however it ends."""
 
 import logging
 import multiprocessing
@@ -14,7 +14,7 @@ from typing import Any
 from fedlit import errors
 from fedlit.errors import DivergedError, FedlitError, ProcessError
 from fedlit.rounds.nodes.messages import ConnectionLostError, Message, Wire, open_store
-from fedlit.rounds.nodes.plan import COORDINATOR, Part, Plan
+from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess, Plan
 from fedlit.rounds.nodes.process import Build, run_part
 
 log = logging.getLogger("fedlit")
@@ -28,13 +28,13 @@ _POLL_S = 0.05
 class Heard:
     """A message of a process, or, without one, that it has ended."""
 
-    part: Part
+    part: NodeProcess
     message: Message | None
     at: float
     """Seconds of this machine's clock at which it came."""
 
 
-class Crew:
+class Supervisor:
     """The other processes of a run.
 
     Args:
@@ -108,7 +108,7 @@ class Crew:
             if process.exitcode is not None:
                 raise ProcessError(f"{self.ended(self.plan.part(rank))} before the run began.")
 
-    def _listen(self, part: Part) -> None:
+    def _listen(self, part: NodeProcess) -> None:
         """Messages of a process go into the inbox in the order of their times, until it ends."""
         message: Message | None = {}
         while message is not None:
@@ -145,7 +145,7 @@ class Crew:
             self.gone.add(heard.part.rank)
         return heard
 
-    def ended(self, part: Part) -> str:
+    def ended(self, part: NodeProcess) -> str:
         """Who has ended, and how, as the beginning of a sentence."""
         process = self._processes[part.rank]
         process.join(5)
@@ -157,7 +157,7 @@ class Crew:
         )
         return f"{part.name} (process {process.pid}) {how}"
 
-    def culprit(self, server: int) -> Part:
+    def culprit(self, server: int) -> NodeProcess:
         """Which of a server's processes failed: one that ends because another has ended does so with exit code 0."""
         parts = [self.plan.part(self.plan.rank_of(server)), *self.plan.workers_of(server)]
         until = time.monotonic() + 5
@@ -186,7 +186,7 @@ class Crew:
             process.join()
 
 
-def raised_by(part: Part, error: dict[str, Any]) -> FedlitError:
+def raised_by(part: NodeProcess, error: dict[str, Any]) -> FedlitError:
     """What a process failed with, as if it had happened here."""
     kind = getattr(errors, error["kind"], None)
     if kind is DivergedError:

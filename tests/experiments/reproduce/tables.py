@@ -9,7 +9,7 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.experiments.reproduce.table import TableFile
 from fedlit.experiments.reproduce.table_file import read_table_file
-from fedlit.experiments.trials import Ledger
+from fedlit.experiments.trials import TrialLog
 
 TINY: dict[str, Any] = {
     "title": "Tiny: two rows and two columns",
@@ -54,4 +54,4 @@ def make_table(folder: Path, **keys: Any) -> TableFile:
 def make_reproduction(folder: Path, **keys: Any) -> Reproduction:
     """All cells of it, of which nothing has been run."""
     table = make_table(folder, **keys)
-    return Reproduction(table, table.cells, table.seeds, table.rounds, Ledger(folder / "out" / "reproduce.json", {}))
+    return Reproduction(table, table.cells, table.seeds, table.rounds, TrialLog(folder / "out" / "reproduce.json", {}))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.experiments.jobs import Job, Outcome
+from fedlit.experiments.jobs import Job, JobResult
 from fedlit.experiments.reproduce.page import how
 from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.experiments.reproduce.table import START_S
@@ -23,8 +23,8 @@ def names(jobs: Iterator[Job | None], count: int) -> list[str | None]:
 
 def end(made: Reproduction, job: Job, value: float | None) -> None:
     """Let a job have come to this value by validation; None: it failed."""
-    made.ledger.enter(job)
-    trial = made.ledger.note(Outcome(job, "failed" if value is None else "finished", 1.0))
+    made.trial_log.enter(job)
+    trial = made.trial_log.note(JobResult(job, "failed" if value is None else "finished", 1.0))
     trial.value = value
 
 
@@ -116,7 +116,7 @@ def test_a_row_that_reads_anothers_runs_has_none_of_its_own(tmp_path: Path) -> N
 def test_fewer_rounds_are_as_many_fewer_in_a_column_with_rounds_of_its_own(tmp_path: Path) -> None:
     columns = {"a": TINY["columns"]["E=1"], "b": TINY["columns"]["E=1"] | {"rounds": 600}}
     made = make_reproduction(tmp_path, columns=columns, rounds=800)
-    smaller = Reproduction(made.table, made.cells, 1, 80, made.ledger)
+    smaller = Reproduction(made.table, made.cells, 1, 80, made.trial_log)
     assert [made.rounds_of(cell) for cell in made.sources] == [800, 800, 600, 600]
     assert [smaller.rounds_of(cell) for cell in smaller.sources] == [80, 80, 60, 60]
     assert smaller.cost == pytest.approx(4 * (START_S + 1))

@@ -11,7 +11,7 @@ from fedlit.errors import ConfigError
 from fedlit.experiments.reproduce.runs import Reproduction, value_of
 from fedlit.experiments.reproduce.table import Reading, TableFile, choose_cells
 from fedlit.experiments.reproduce.table_file import find_table, read_table_file
-from fedlit.experiments.trials import Ledger
+from fedlit.experiments.trials import TrialLog
 from fedlit.results.runs import read_run
 from tests.conftest import Call
 from tests.experiments.reproduce.tables import SEARCH, TINY, make_table, write_table
@@ -23,7 +23,7 @@ SHIPPED = list(shipped_tables().values())
 
 
 def whole(table: TableFile) -> Reproduction:
-    return Reproduction(table, table.cells, table.seeds, table.rounds, Ledger(Path("reproduce.json"), {}))
+    return Reproduction(table, table.cells, table.seeds, table.rounds, TrialLog(Path("reproduce.json"), {}))
 
 
 def cell_named(table: TableFile, name: str) -> Any:

@@ -10,7 +10,7 @@ from fedlit.experiments.sweep.axes import Axis, axis_of
 from fedlit.experiments.sweep.parallel_plot import draw_parallel, picture
 from fedlit.experiments.sweep.search import make_search
 from fedlit.experiments.sweep.sweep import Sweep
-from fedlit.experiments.trials import Ledger, Trial
+from fedlit.experiments.trials import Trial, TrialLog
 from tests.experiments.sweep.sweeps import make_sweep
 
 EIGHT: dict[str, Any] = {
@@ -31,13 +31,13 @@ def made(folder: Path, parameters: dict[str, Any], count: int, failed: int = 0) 
     method = "grid" if all("values" in given for given in parameters.values()) else "random"
     file = make_sweep(folder, parameters, method=method)
     search = make_search(file, count, 0)
-    ledger = Ledger(folder / "sweep.json", {})
+    trial_log = TrialLog(folder / "sweep.json", {})
     for k in range(search.total):
         trial = Trial(f"trial-{k:03d}", search.propose(k, []), status="finished", value=(k * 37 % 100) / 100)
-        ledger.trials[trial.name] = trial
-    for trial in list(ledger.trials.values())[:failed]:
+        trial_log.trials[trial.name] = trial
+    for trial in list(trial_log.trials.values())[:failed]:
         trial.status, trial.value = "failed", None
-    return Sweep(file, search, ledger, [], 10)
+    return Sweep(file, search, trial_log, [], 10)
 
 
 def texts(axis: Axis) -> list[str]:

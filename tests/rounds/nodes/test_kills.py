@@ -24,7 +24,7 @@ CLOUD = (
 
 
 MOMENTS = {
-    "gathering": Moment("fedlit.rounds.gathering", "Gathering.cohorts", 1),
+    "gathering": Moment("fedlit.rounds.gathering", "Gatherer.cohorts", 1),
     "training, before it": Moment("fedlit.engines.sequential", "SequentialEngine.train", 3),
     "training, in a step": Moment("fedlit.algorithms.fedbcd", "FedBCD.training_step", 23),
     "mixing, the second time of a round": Moment("fedlit.rounds.cloud", "CloudProtocol.mix", 6, after=True),

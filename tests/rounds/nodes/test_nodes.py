@@ -21,7 +21,7 @@ from fedlit.errors import ProcessError
 from fedlit.results.folder import read_metrics
 from fedlit.rounds.nodes.messages import pack, unpack
 from fedlit.rounds.nodes.plan import Plan, divide
-from fedlit.rounds.nodes.supervisor import Crew
+from fedlit.rounds.nodes.supervisor import Supervisor
 from tests.conftest import Call
 from tests.forked import forked
 from tests.kinds import slow_but
@@ -296,7 +296,7 @@ def nothing_is_built() -> NoReturn:
 def test_a_silent_process_is_named_when_the_time_is_up() -> None:
     plan = Plan(divide([[0], [1]], workers=2), "replay", timeout=0.1)
     with pytest.raises(ProcessError, match=r"Nothing was heard of server 1 for 0\.1 seconds"):
-        Crew(plan, nothing_is_built).hear([1])
+        Supervisor(plan, nothing_is_built).hear([1])
 
 
 def descendants(pid: int) -> set[int]:
