@@ -121,7 +121,7 @@ def test_auto_compiles_no_deep_step_that_is_not_taken_often() -> None:
     """Compiling takes longer for every layer, and the sequential engine has threads too."""
     client, sample = FedAvg(ResNet20(), batch_size=32), torch.zeros(3, 32, 32)
     planned, resources = np.full(6, 10), Resources(threads=2)
-    short, long = (choose(Request(), client, planned, 4, rounds, sample, resources=room) for rounds in (2, LONG))
+    short, long = (choose(Request(), client, planned, 4, rounds, sample, resources=resources) for rounds in (2, LONG))
     assert (short.engine, long.engine, long.compiles) == ("sequential", "vectorized", "step")
 
 
@@ -188,7 +188,7 @@ def heavy(resources: Resources, **request: Any) -> EngineChoice:
     """A net whose steps gain from threads."""
     client = FedAvg(nn.Linear(1000, 1000), batch_size=64)
     asked, planned = Request(engine="sequential", **request), np.full(6, 10)
-    return choose(asked, client, planned, 4, LONG, torch.ones(1000), evaluated_rows=1000, resources=room)
+    return choose(asked, client, planned, 4, LONG, torch.ones(1000), evaluated_rows=1000, resources=resources)
 
 
 def test_threads_are_those_that_were_asked_for_else_openmps_else_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,19 +202,19 @@ def test_threads_are_those_that_were_asked_for_else_openmps_else_the_cores(monke
     ]:
         monkeypatch.setattr("fedlit.engines.choose._OMP_NUM_THREADS", variable)
         resources = Resources(threads=threads)
-        choice = heavy(room)
+        choice = heavy(resources)
         assert (choice.threads, choice.evaluation_threads) == (expected, expected)
-        assert room.line(choice).startswith(f"threads: {expected} in training, {expected} in evaluation")
-        assert source in room.line(choice)
+        assert resources.line(choice).startswith(f"threads: {expected} in training, {expected} in evaluation")
+        assert source in resources.line(choice)
 
 
 def test_a_compiled_program_has_as_many_workers_as_threads_are_allowed() -> None:
     client = FedAvg(Softmax(FEATURES, 3), batch_size=4)
     asked, planned = Request(engine="vectorized", compiled=True), np.full(6, 10)
     resources = Resources(threads=3)
-    choice = choose(asked, client, planned, 4, LONG, torch.ones(FEATURES), resources=room)
+    choice = choose(asked, client, planned, 4, LONG, torch.ones(FEATURES), resources=resources)
     assert choice.workers == 3
-    assert room.line(choice).startswith("threads: 3 in training, 1 in evaluation; at most 3")
+    assert resources.line(choice).startswith("threads: 3 in training, 1 in evaluation; at most 3")
 
 
 def test_openmps_variable_is_read_and_the_choice_is_told(call: Call, caplog: pytest.LogCaptureFixture) -> None:
