@@ -1,6 +1,7 @@
 """Who may import whom, read off the source: a room imports loose modules and rooms above it, nothing else."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -122,6 +123,12 @@ def module_named(target: str) -> str | None:
 def test_every_file_is_loose_or_in_a_room() -> None:
     parts = {path.relative_to(ROOT).parts[0].removesuffix(".py") for path in FILES.values()}
     assert parts == {*LOOSE, *ROOMS, *PUBLIC}
+
+
+def test_the_picture_of_the_rooms_has_all_of_them_in_the_order_of_imports() -> None:
+    picture = (ROOT.parent / "docs" / "rooms.svg").read_text()
+    drawn = re.findall(r'<text class="head" x="34"[^>]*>([^<]+)<', picture)
+    assert drawn == [" · ".join(sorted(LOOSE)), *ROOMS]
 
 
 @pytest.mark.parametrize("room", ROOMS)
