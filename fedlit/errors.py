@@ -155,7 +155,7 @@ def _happened(where: str | Callable[[], str]) -> str:
 
 
 def _keys_at_hand(error: KeyError) -> str:
-    """List the keys of `cohort.state` and `cohort.sent` where the error arose: states of whole models have long keys."""
+    """List the keys of `cohort.state` and `cohort.sent` where the error arose: whole models have long keys."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "cohort" in frame.f_locals]
     cohort = frames[-1].f_locals["cohort"] if frames else None
     fields = {name: list(getattr(cohort, name, ())) for name in ("state", "sent")}

@@ -3,6 +3,7 @@
 Nothing here needs torch, or a run in progress.
 """
 
-from fedlit.results.runs import Group, Run, find_runs, group_runs, read_run
+from fedlit.results.groups import Group, group_runs
+from fedlit.results.runs import Run, find_runs, read_run
 
 __all__ = ["Group", "Run", "find_runs", "group_runs", "read_run"]

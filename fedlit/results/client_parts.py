@@ -1,8 +1,8 @@
 """Client records in parts: clients/<first>-<last>.parquet, the rounds between two checkpoints in each.
 
-A part names the run that wrote it, and a checkpoint holds the checksums of all parts before it. A resumed run checks its
-parts before it trains. If one is missing, damaged or of another run, its rows are lost and a line says so: the run goes
-on.
+A part names the run that wrote it, and a checkpoint holds the checksums of all parts before it. A resumed run checks
+its parts before it trains. If one is missing, damaged or of another run, a line says that its rows are lost, and the
+run goes on.
 """
 
 import logging

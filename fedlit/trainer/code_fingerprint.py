@@ -31,6 +31,7 @@ MODULES_OF_0_1 = {
     "fedlit.metrics.catalogue": "fedlit.catalogue",
     "fedlit.metrics.measures": "fedlit.measure",
     "fedlit.report.dashboard.page": "fedlit.dashboard.page",
+    "fedlit.results.groups": "fedlit.results",
     "fedlit.results.runs": "fedlit.results",
     "fedlit.rounds.loop": "fedlit.loop",
     "fedlit.trainer.trainer": "fedlit.trainer",
