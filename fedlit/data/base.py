@@ -318,9 +318,9 @@ def check_rows(parts: Parts, rows: int) -> None:
     outside = (numbers < 0) | (numbers >= rows)
     if outside.any():
         client = owners[outside].min()
-        wrong = numbers[owners == client]
+        of_client = numbers[owners == client]
         raise DataError(
-            f"Client {client} is given rows {wrong.min()} to {wrong.max()} of a store that has {rows}. "
+            f"Client {client} is given rows {of_client.min()} to {of_client.max()} of a store that has {rows}. "
             f"Let build() return row numbers from 0 to {rows - 1}."
         )
     ordered = np.sort(owners * rows + numbers)

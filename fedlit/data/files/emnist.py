@@ -2,9 +2,9 @@
 
     ROOT/EMNIST/raw/  emnist-<kind>-train-images-idx3-ubyte  ...-train-labels-idx1-ubyte  ...-test-images-...  ...
 
-In the files every picture lies on its side; here it stands upright. The labels of `letters` start at 1 in the files and
-at 0 here. NIST has published `letters` in two sizes, and we have no copy of any set, so the number of rows is taken from
-the files: images and labels must agree, and labels must be those of the set.
+In the files every picture lies on its side; here it stands upright. The labels of `letters` start at 1 in the files
+and at 0 here. NIST has published `letters` in two sizes, and we have no copy of any set, so the number of rows is taken
+from the files: images and labels must agree, and labels must be those of the set.
 
 Cohen, Afshar, Tapson, van Schaik, EMNIST: an extension of MNIST to handwritten letters (2017).
 """

@@ -36,7 +36,7 @@ class Labels:
 
     @property
     def rows(self) -> RowNumbers:
-        """The rows that all recipes but Diversity hand out: the training part, then the test part unless it is apart."""
+        """The rows that recipes (but Diversity) hand out: the training part, then the test part unless it is apart."""
         parts = [self.official_train] if self.test_is_apart else [self.official_train, self.official_test]
         return np.concatenate(parts).astype(np.int64)
 
