@@ -1,4 +1,4 @@
-"""The command `fedlit`, outside of the package: importing that takes seconds, in which Ctrl-C must be one line too."""
+"""The command `fedlit`. It is not part of the package, whose import takes seconds: until then it handles Ctrl-C."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from types import FrameType
 
 
 def main() -> None:
-    """Import fedlit and run the command, which takes Ctrl-C over when what it needs is imported."""
+    """Import fedlit and run the command; once all is imported, the command handles Ctrl-C itself."""
     before = signal.signal(signal.SIGINT, stop_at_once)
     from fedlit.cli.main import main as run
 
@@ -14,8 +14,8 @@ def main() -> None:
 
 
 def stop_at_once(signum: int, frame: FrameType | None) -> None:
-    """Nothing has begun. An exception would run into the imports, and some of them catch it."""
-    if os.environ.get("LOCAL_RANK", "0") == "0":  # one process of several says it
+    """End the process with one line. An exception would arise inside an import, and some imports catch it."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":  # only the first process prints it
         os.write(2, b"fedlit: stopped before anything was begun.\n")
     os._exit(130)
 

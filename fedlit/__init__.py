@@ -1,6 +1,6 @@
 """fedlit: federated-learning experiments on PyTorch Lightning. `__init__.pyi` lists the public names.
 
-A name is imported when it is asked for: torch takes seconds, which `fedlit --help` can spare.
+A name is imported on first use: importing torch takes seconds, and `fedlit --help` does not need it.
 """
 
 import importlib as _importlib
@@ -17,7 +17,7 @@ _public_name, _, __all__ = _lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    """A public name, or a part of the package."""
+    """Return a public name or a submodule, imported on first use."""
     if name in __all__:
         return _public_name(name)
     if not name.startswith("_") and _util.find_spec(f"fedlit.{name}") is not None:
@@ -26,7 +26,7 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Public names that nobody has asked for are there too."""
+    """List all public names, also those that are not imported yet."""
     return sorted({*globals(), *__all__})
 
 

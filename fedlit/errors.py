@@ -5,7 +5,7 @@ FedlitError
 ├── DataError       a data set is missing, damaged or cannot be split as asked   exit code 2
 ├── RunError        a run folder cannot be created, read or written              exit code 2
 │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
-│       └── DamagedRowsError  rows of clients are not what was written           exit code 2
+│       └── DamagedRowsError  a file with rows of clients is damaged             exit code 2
 ├── ProcessError    a process of a cloud ended, failed or is silent              exit code 1
 ├── RankError       a process of the run was killed, hangs or did not come       exit code 1
 └── DivergedError   training left the finite numbers                             exit code 1
@@ -57,7 +57,7 @@ class ResumeError(RunError):
 
 
 class DamagedRowsError(ResumeError):
-    """A file with rows of clients is not what was written."""
+    """A file with rows of clients has another content than was written."""
 
     def __init__(self, file: Path, what: str) -> None:
         super().__init__(
@@ -93,14 +93,14 @@ class DivergedError(FedlitError):
 
 @contextmanager
 def located(where: str | Callable[[], str]) -> Iterator[None]:
-    """Let every error that leaves the block say where it came from; its type stays, so that `except` finds it.
+    """Add to every error that leaves the block where it happened; its type stays, so that `except` still catches it.
 
-    fedlit's own errors say it in their message, others in a note below their traceback. A DivergedError names its round
-    and client already.
+    In fedlit's own errors this is part of the message, in others a note below the traceback. A DivergedError names its
+    round and client already.
 
     Args:
-        where: what completes "This happened …": "in round 3, client 7, local step 12 (training_step)"; or a function
-            that says it, where words would cost time in every pass.
+        where: the end of the sentence "This happened …": "in round 3, client 7, local step 12 (training_step)"; or a
+            function that returns it, where making the text would cost time in every pass.
     """
     try:
         yield
@@ -118,10 +118,10 @@ def located(where: str | Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def noted(error: BaseException, when: str) -> Iterator[None]:
-    """Around a part of what follows an error: what it raises becomes a note of that error, and the rest goes on."""
+    """Run one clean-up step after an error: what the step raises becomes a note on that error, and nothing stops."""
     try:
         yield
-    except BaseException as other:  # the first error is on its way, and is the one that is raised
+    except BaseException as other:  # the first error is the one that will be raised
         error.add_note(f"{when}, this was raised too: {type(other).__name__}: {other}")
 
 
@@ -140,7 +140,7 @@ def explained(path: Path) -> Iterator[None]:
 
 @contextmanager
 def understood(checkpoint: object) -> Iterator[None]:
-    """Around what is built from a checkpoint: content of another form is a ResumeError, whatever it fails with."""
+    """Around objects that are built from a checkpoint: any failure means content of another form, a ResumeError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, AssertionError) as error:
@@ -155,11 +155,11 @@ def _happened(where: str | Callable[[], str]) -> str:
 
 
 def _keys_at_hand(error: KeyError) -> str:
-    """The keys of the states in the cohort that the failing code had: whole models have longer ones than expected."""
+    """List the keys of `cohort.state` and `cohort.sent` where the error arose: whole models have long keys."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__) if "cohort" in frame.f_locals]
     cohort = frames[-1].f_locals["cohort"] if frames else None
-    held = {name: list(getattr(cohort, name, ())) for name in ("state", "sent")}
-    shown = {name: [*keys[:_SHOWN], *(["…"] if len(keys) > _SHOWN else [])] for name, keys in held.items() if keys}
+    fields = {name: list(getattr(cohort, name, ())) for name in ("state", "sent")}
+    shown = {name: [*keys[:_SHOWN], *(["…"] if len(keys) > _SHOWN else [])] for name, keys in fields.items() if keys}
     return " ".join(f"cohort.{name} has the keys {', '.join(keys)}." for name, keys in shown.items())
 
 

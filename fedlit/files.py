@@ -1,11 +1,11 @@
-"""Where fedlit looks for data sets, and where it keeps what can be made again."""
+"""The folders of data sets and of the cache, whose content can be made again."""
 
 import os
 from pathlib import Path
 
 
 def data_root(root: str | None) -> Path:
-    """The folder of the data sets: the one that was named, else that in FEDLIT_DATA, else ./data."""
+    """The folder of the data sets: `root` if given, else FEDLIT_DATA, else ./data."""
     return Path(root or os.environ.get("FEDLIT_DATA") or "data").expanduser()
 
 
@@ -15,9 +15,9 @@ def cache_home() -> Path:
 
 
 def make_private(folder: Path) -> str | None:
-    """Make a folder of the cache in which this user alone can write; why it is not so, or None.
+    """Make a cache folder that only this user can write to; returns None, or why it is not private.
 
-    What is kept there is run, or mapped: whoever can write there could run code as this user.
+    Its files are run or mapped into memory: whoever can write there could run code as this user.
     """
     for place in (cache_home(), folder):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """(seed, round, client, purpose) -> generator: the only way in which fedlit draws random numbers.
 
-Nothing is consumed from a shared stream, so the order in which clients are visited, the engine, and
-the number of lanes, workers or processes change no draw. Philox is counter-based: its key and the
+There is no shared stream: the order of the clients, the engine, and the number of lanes, workers
+or processes change no draw. Philox is counter-based: its key and the
 upper words of its counter address the stream directly, without the hashing of a seed sequence
 (which alone would cost a tenth of a small round).
 """
@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 Words = NDArray[np.uint64]
 Rounds = int | NDArray[np.int64]
-"""A round for all clients that are asked, or (clients,) one for each."""
+"""One round for all clients, or (clients,) a round for each."""
 
 GeneratorOf = Callable[[int], np.random.Generator]
-"""k -> a generator of the cohort's k-th client alone, the same whoever else takes part and in which order."""
+"""k -> the generator of the cohort's k-th client; it depends neither on the other clients nor on their order."""
 
 
 class Purpose(IntEnum):
@@ -42,14 +42,15 @@ class Purpose(IntEnum):
 
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:
-    """A generator of its own for (seed, round, client, purpose, index), wherever and whenever it is asked for."""
+    """A new generator for (seed, round, client, purpose, index): the same draws at every call and in every process."""
     return Stream().at(seed, purpose, round=round, client=client, index=index)
 
 
 class Stream:
-    """One generator that is moved from key to key: 3 instead of 16 microseconds each, for draws in a round.
+    """One generator that is reused for many keys: 3 instead of 16 microseconds for each.
 
-    It gives what `generator` gives for the same key. Only the last answer of `at` is valid, and in one thread.
+    It draws what `generator` draws for the same key. Each call of `at` resets the generator that the last call
+    returned; use one `Stream` per thread.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class Stream:
         """The generator, at the beginning of the stream with this key."""
         self._state["state"]["key"][:] = (seed, (round << 32) | client)
         self._state["state"]["counter"][:] = (0, 0, index, purpose)
-        self._philox.state = self._state  # also empties the buffer: the saved state's is
+        self._philox.state = self._state  # also empties the buffer: that of the saved state is empty
         return self._generator
 
 
@@ -77,14 +78,14 @@ def words(
 ) -> Words:
     """(clients, 4): four words of each client's stream, those from 4 · block on, for many clients at once.
 
-    They are what `generator(…, client=client).bit_generator.random_raw` gives, ten times faster from a thousand
-    clients on; so a client's words do not depend on who else is asked.
+    They equal `generator(…, client=client).bit_generator.random_raw`, ten times faster from a thousand clients on. A
+    client's words do not depend on the other clients.
     """
     ids = np.atleast_1d(np.asarray(clients, dtype=np.uint64))
-    named = (np.asarray(round, dtype=np.uint64) << _HALF) | ids
+    client_keys = (np.asarray(round, dtype=np.uint64) << _HALF) | ids
     drawn = np.empty((len(ids), 4), dtype=np.uint64)
     for start in range(0, len(ids), _PIECE):
-        piece = named[start : start + _PIECE]
+        piece = client_keys[start : start + _PIECE]
         key = np.stack([np.full_like(piece, seed), piece])
         counter = np.array([[block + 1], [0], [index], [purpose]], dtype=np.uint64)  # NumPy counts, then draws
         drawn[start : start + _PIECE] = _philox(counter, key).T
@@ -94,13 +95,13 @@ def words(
 def uniforms(
     seed: int, purpose: Purpose, clients: ArrayLike, *, round: Rounds = 0, index: int = 0, block: int = 0
 ) -> NDArray[np.float64]:
-    """(clients, 4): the same words as numbers between 0 and 1, neither of which occurs."""
+    """(clients, 4): the same words as floats between 0 and 1, both excluded."""
     high = words(seed, purpose, clients, round=round, index=index, block=block) >> np.uint64(12)
     return (high.astype(np.float64) + 0.5) * 2.0**-52
 
 
 _PIECE = 8192
-"""Clients whose words are computed at a time: the arrays stay in the processor's cache."""
+"""Number of clients whose words are computed together: the arrays stay in the processor's cache."""
 _MULTIPLIERS = np.array([[0xD2E7470EE14C6C93], [0xCA5A826395121157]], dtype=np.uint64)
 _WEYL = np.array([[0x9E3779B97F4A7C15], [0xBB67AE8584CAA73B]], dtype=np.uint64)
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)

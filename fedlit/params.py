@@ -45,7 +45,7 @@ def stacked_sq_norm(params: Mapping[str, Tensor]) -> Tensor:
 
 
 def _sum_of_each(stacked: Tensor) -> Tensor:
-    """(clients,); torch takes no dimensions for all of them."""
+    """(clients,): the sum of each client's values. An empty list of dimensions would mean all of them to torch."""
     return stacked.sum(tuple(range(1, stacked.dim()))) if stacked.dim() > 1 else stacked
 
 
@@ -55,16 +55,16 @@ def weighted_mean(stacked: Mapping[str, Tensor], weights: Tensor) -> Params:
 
 
 def weighted_means(stacked: Mapping[str, Tensor], weights: Tensor, counts: Sequence[int]) -> Params:
-    """The same of several cohorts, so many clients after each other; row k is the mean of the k-th.
+    """The weighted means of several cohorts: cohort k is the next `counts[k]` clients, and row k of the result.
 
-    Each is a product of its own, into memory of its own: other products have not always the same bits.
+    Each mean is a separate product into new memory: one product for all has not always the same bits.
     """
     shares = torch.split(weights.double().unsqueeze(0), [*counts], 1)
 
     def mean(values: Tensor) -> Tensor:
         whole = values.double()
         rows = whole.flatten(1) if whole.dim() > 1 else whole.unsqueeze(1)
-        each = [torch.mm(*own) for own in zip(shares, torch.split(rows, [*counts]), strict=True)]
+        each = [torch.mm(*pair) for pair in zip(shares, torch.split(rows, [*counts]), strict=True)]
         means = torch.cat(each) if len(each) > 1 else each[0]
         return means.view(len(counts), *whole.shape[1:]).to(values.dtype)
 
@@ -72,7 +72,7 @@ def weighted_means(stacked: Mapping[str, Tensor], weights: Tensor, counts: Seque
 
 
 def concat_rows(parts: Sequence[Tensor]) -> Tensor:
-    """Rows of several tensors one below the other; a view where many lie so already, as parts of one tensor do."""
+    """Concatenate along the first dimension; large parts that are adjacent in memory give a view, without a copy."""
     first, end = parts[0], parts[0].data_ptr()
     if len(parts) == 1:
         return first
@@ -83,7 +83,7 @@ def concat_rows(parts: Sequence[Tensor]) -> Tensor:
             return torch.cat([*parts])
         end += part.numel() * part.element_size()
     memory = first.untyped_storage()
-    if end > memory.data_ptr() + memory.nbytes():  # tensors of their own, neighbours by chance
+    if end > memory.data_ptr() + memory.nbytes():  # separate tensors that are adjacent by chance
         return torch.cat([*parts])
     row = first.shape[1:]
     count = sum(part.shape[0] for part in parts)  # len() of a tensor takes five times as long
@@ -91,7 +91,7 @@ def concat_rows(parts: Sequence[Tensor]) -> Tensor:
 
 
 def concat_all_rows(parts: Sequence[Mapping[str, Tensor]]) -> Params:
-    """The same for stacked dicts, name by name."""
+    """`concat_rows` for stacked dicts, name by name."""
     return {name: concat_rows([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -106,14 +106,15 @@ def row(stacked: Mapping[str, Tensor], k: int) -> Params:
 
 
 def unstack(stacked: Mapping[str, Tensor], count: int) -> list[Params]:
-    """The tensors of all `count` clients, as views; {} for each where the dict is empty."""
+    """A dict of views for each of `count` clients; empty dicts if there are no tensors."""
     columns = [value.unbind() for value in stacked.values()]
-    return [dict(zip(stacked, own, strict=True)) for own in zip(*columns, strict=True)] or [{} for _ in range(count)]
+    rows = [dict(zip(stacked, values, strict=True)) for values in zip(*columns, strict=True)]
+    return rows or [{} for _ in range(count)]
 
 
 def stack(rows: Sequence[Mapping[str, Tensor]]) -> Params:
-    """The inverse, for all clients: one tensor per name, with the client as first dimension."""
-    return {name: torch.stack([own[name] for own in rows]) for name in rows[0]}
+    """The inverse of `unstack`: one tensor per name, with the client as first dimension."""
+    return {name: torch.stack([params[name] for params in rows]) for name in rows[0]}
 
 
 def with_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:
@@ -122,7 +123,7 @@ def with_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:
 
 
 def under_prefix(prefix: str, params: Mapping[str, Tensor]) -> Params:
-    """The inverse: the entries below `prefix.`, without it."""
+    """The inverse of `with_prefix`: the entries that begin with `prefix.`, without it."""
     start = f"{prefix}."
     return {name[len(start) :]: value for name, value in params.items() if name.startswith(start)}
 
@@ -133,13 +134,13 @@ def per_client(values: Tensor, like: Tensor) -> Tensor:
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
-    """The type, or float32 where a float has fewer bits: a mean of such numbers needs more digits than they have."""
+    """The dtype, but float32 for 16-bit floats: a mean needs more digits than those have."""
     return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype
 
 
 def copy_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copy values into the module's own parameters and buffers; aliases nothing."""
-    own = dict(module.named_parameters()) | dict(module.named_buffers())
+    """Copy values into the module's own parameters and buffers; no memory is shared afterwards."""
+    targets = dict(module.named_parameters()) | dict(module.named_buffers())
     with torch.no_grad():
         for name, value in tensors.items():
-            own[name].copy_(value)
+            targets[name].copy_(value)

@@ -1,7 +1,7 @@
-"""Ranks: the processes that share a run. Usually there is one, which does everything; `engines/processes/` has others.
+"""Ranks: the processes that share a run. Here is the usual case of one process; `engines/processes/` has the others.
 
-Who does what is a pure function of the costs, so every rank knows it without asking. What comes back is put together in
-the order of the work, on every rank, and all that follows runs alike everywhere.
+The division of work is a pure function of the costs, so every rank computes it without asking. Every rank gets all
+results, in the order of the work, and everything after that runs alike on all ranks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,57 +22,57 @@ class Ranks:
     rank = 0
     """The number of this process."""
     size = 1
-    """Processes of the run."""
+    """Number of processes of the run."""
     here = 1
-    """Processes of the run on this machine, which share its cores."""
+    """Number of processes of the run on this machine, which share its cores."""
 
     def __init__(self) -> None:
         self.profile: Profile = nullcontext
-        """Times what is done under a name."""
+        """Measures the time of a block, under a name."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes files and talks to the user."""
+        """Whether this process writes files and prints messages."""
         return self.rank == 0
 
     def split_work(
         self, costs: Sequence[float], compute: Callable[[list[int]], Params], lengths: Sequence[int] | None = None
     ) -> Params:
-        """Let every rank compute its part of the items; returns the rows of all, in the items' order.
+        """Compute every item on one of the ranks; returns the rows of all items, in their order.
 
         Args:
-            costs: of each item, to be shared out evenly.
+            costs: of each item; ranks get about equal sums.
             compute: numbers of items, ascending -> their stacked rows.
-            lengths: rows that each item gives; one unless given.
+            lengths: number of rows of each item; one unless given.
         """
         return compute(list(range(len(costs))))
 
     def broadcast(self, value: T) -> T:
-        """What the first rank gives, as with `all_gather`."""
+        """The first rank's value, on every rank; plain data, as for `all_gather`."""
         return value
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Overwrite the tensors with the first rank's, in place."""
 
     def any_rank(self, claims: Sequence[bool]) -> list[bool]:
-        """Of each claim whether it holds on any rank."""
+        """For each claim, whether it is true on at least one rank."""
         return list(claims)
 
     def all_gather(self, value: T) -> list[T]:
-        """What every rank gives, in their order: plain data, whose tuples may come back as lists and paths as texts."""
+        """The values of all ranks, in order. Give plain data: tuples may come back as lists, and paths as texts."""
         return [value]
 
     def heartbeat(self) -> None:
-        """A sign of progress, after every step. Raises where another rank has failed: nothing is waited for in vain."""
+        """Report progress, after every step. Raises an error if another rank has failed."""
 
     @contextmanager
     def without_timeout(self) -> Iterator[None]:
-        """No progress is expected meanwhile: compiling takes as long as it takes."""
+        """No heartbeat is expected inside the block: compiling may take long."""
         yield
 
 
 def divide(costs: Sequence[float], ranks: int) -> list[list[int]]:
-    """The items of each rank, ascending: the most expensive first, to the rank that has least (ties: the lowest)."""
+    """The items of each rank, ascending. Each item, the most expensive first, goes to the rank with the lowest load."""
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0.0] * ranks
     for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):

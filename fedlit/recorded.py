@@ -1,8 +1,8 @@
 """Recorded: the parts of a run remember the arguments that they were built with.
 
-A run is known by what decided its numbers, also when a class does not keep an argument under its own name. The
-arguments are taken in `__new__`, which sees them before any `__init__` does: dataclasses and classes without a
-constructor need nothing of their own, and the signatures that `--help` shows stay as they are.
+A run is identified by the arguments that decided its numbers, even if a class keeps one under another name. `__new__`
+records them before any `__init__` runs: dataclasses and classes without a constructor need no code for it, and the
+signatures that `--help` shows stay as they are.
 """
 
 import inspect
@@ -15,82 +15,82 @@ from fedlit.errors import ConfigError, nearest
 Arguments = dict[str, Any]
 _KEPT = "_built_with"
 TRAINED_AS = "_trained_as"
-"""Attribute of a net that a run has trained (`client/initial_weights.py`); it does not belong to what the net is."""
+"""Attribute that marks a trained net (`client/initial_weights.py`); it is not part of the net's description."""
 
 
 class Recorded:
-    """Base of everything that a run is put together from: clients, data, samplers, weightings, callbacks, nets …"""
+    """Base class of the parts of a run: clients, data, samplers, weightings, callbacks, nets …"""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         if (args or options) and cls.__init__ is object.__init__:
-            raise TypeError(f"{cls.__name__}() takes no arguments")  # object's own check ends where __new__ is changed
+            raise TypeError(f"{cls.__name__}() takes no arguments")  # object checks this only if __new__ is its own
         built = super().__new__(cls)
         built.__dict__[_KEPT] = (args, options)
         return built
 
 
 class ReadFromFile(ABC):
-    """A part whose numbers stand in a file: a run is known by what the file holds, not by its name alone."""
+    """A part that reads its numbers from a file: a run is identified by the file's content, not by its name alone."""
 
     @abstractmethod
     def known_by(self) -> Arguments:
-        """The arguments of its constructor, a fingerprint of the file's content among them."""
+        """The arguments of its constructor, and a fingerprint of the file's content."""
 
 
-def refuse_unknown(part: Recorded, given: Collection[str]) -> None:
-    """For a constructor that is handed options by its subclasses: name those that neither has."""
+def refuse_unknown(part: Recorded, options: Collection[str]) -> None:
+    """Refuse options that neither the part's class nor its base classes have; for constructors that take **options."""
     parameters = inspect.signature(type(part).__init__).parameters.values()
     named = [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     known = list(dict.fromkeys([*named, *inherited_arguments(type(part))[0]]))[1:]  # without self
-    for name in given:
+    for name in options:
         raise ConfigError(
             f"{type(part).__name__} has no argument '{name}'. {nearest(name, known)}It takes {', '.join(known)}."
         )
 
 
 def arguments_of(part: Recorded) -> Arguments:
-    """Every argument of a part's constructor and of the constructors to which that hands its options on.
+    """Every argument of a part's constructor, and of the base constructors to which it passes its ** on.
 
-    A number, text or part that is kept under an argument's name says what holds now (`client.lr = 0.1` after it was
-    built, a default that was filled in); then what was given counts, then the default. What a subclass fixes for the
-    constructor of its base is known only if the base keeps it.
+    The attribute of an argument's name counts first, if it is a number, text or part: it may have been set later
+    (`client.lr = 0.1`), or may be a default that was filled in. Then counts the argument that was passed, then the
+    default. What a subclass passes to its base's constructor by itself is known only if the base keeps it.
     """
-    given = given_arguments(part)
+    passed = given_arguments(part)
     inherited, hands_on = inherited_arguments(type(part))
-    known = (inherited if hands_on else {}) | given
-    kept = {name: value for name, value in vars(part).items() if name in inherited or name in given}
+    known = (inherited if hands_on else {}) | passed
+    kept = {name: value for name, value in vars(part).items() if name in inherited or name in passed}
     return known | {name: value for name, value in kept.items() if replaces(value, known.get(name))}
 
 
 def given_arguments(part: Recorded) -> Arguments:
-    """The constructor's own arguments, defaults included, those in ** by their names."""
+    """The arguments of the part's own constructor, defaults included; those in ** by their names."""
     args, options = vars(part)[_KEPT]
     signature = inspect.signature(type(part).__init__)
     bound = signature.bind(part, *args, **options)
     bound.apply_defaults()
-    given: Arguments = {}
+    arguments: Arguments = {}
     for position, (name, value) in enumerate(bound.arguments.items()):
         if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            given |= value
+            arguments |= value
         elif position > 0 and not is_rest(signature, name, value):
-            given[name] = value
-    return given
+            arguments[name] = value
+    return arguments
 
 
 def is_rest(signature: inspect.Signature, name: str, value: Any) -> bool:
-    """Whether it is a *args in which there is nothing."""
+    """Whether the argument is an empty *args."""
     return signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL and not value
 
 
 def inherited_arguments(kind: type) -> tuple[Arguments, bool]:
-    """Optional arguments of the base classes' constructors, and whether the class hands its own ** on to them."""
+    """Optional arguments of the base classes' constructors, and whether the class passes its ** on to them."""
     bases = [base for base in kind.__mro__ if issubclass(base, Recorded) and "__init__" in vars(base)]
     parameters = [inspect.signature(vars(base)["__init__"]).parameters.values() for base in bases]
-    optional = [[one for one in own if one.default is not one.empty] for own in parameters[1:]]
-    hands_on = any(one.kind is one.VAR_KEYWORD for own in parameters[:1] for one in own)
-    return {one.name: one.default for own in reversed(optional) for one in own}, hands_on
+    optional = [[one for one in constructor if one.default is not one.empty] for constructor in parameters[1:]]
+    hands_on = any(one.kind is one.VAR_KEYWORD for constructor in parameters[:1] for one in constructor)
+    return {one.name: one.default for constructor in reversed(optional) for one in constructor}, hands_on
 
 
-def replaces(current: Any, given: Any) -> bool:
-    """Whether an attribute can be today's value of an argument of its name: a number for a number, a part for None."""
-    return all(isinstance(value, str | int | float | bool | Recorded | None) for value in (current, given))
+def replaces(current: Any, passed: Any) -> bool:
+    """Whether an attribute may be the present value of its argument: each is a number, a text, a part or None."""
+    return all(isinstance(value, str | int | float | bool | Recorded | None) for value in (current, passed))

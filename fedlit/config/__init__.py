@@ -1,4 +1,4 @@
 """The command line of `fit`, and the YAML files that come with fedlit.
 
-What a command does is not here: that is in `cli`.
+What the commands do is in `cli`.
 """

@@ -20,7 +20,7 @@ class CloudCLI(FitCLI):
     )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Those of `fit`, and the processes."""
+        """Add the options of `fit`, and those of the processes."""
         super().add_arguments_to_parser(parser)
         parser.add_argument(
             "--servers", type=int | None, default=None, help="server processes; as many as trainer.cloud.servers"
@@ -46,7 +46,7 @@ class CloudCLI(FitCLI):
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse and check what concerns the processes alone."""
+        """Parse, and check the options of the processes."""
         super().parse_arguments(parser, args)
         for name in ("servers", "clients"):
             count = self.config[name]
@@ -56,18 +56,18 @@ class CloudCLI(FitCLI):
         require(0 < timeout < float("inf"), f"--timeout is {timeout}; give seconds above 0.")
 
     def default_name(self, config: dict[str, Any]) -> str:
-        """Beside the folder of the same run in one process."""
+        """The folder beside that of the same run in one process."""
         return f"{super().default_name(config)}-processes"
 
 
 class PartCLI(CloudCLI):
-    """The same in a server's or client's process, which writes nothing: the coordinator does."""
+    """The command line of a server's or client's process. It writes nothing: the coordinator does."""
 
     def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
-        """A trainer without folder, loggers and callbacks that only watch."""
+        """A trainer without folder and loggers, and without callbacks that only watch."""
         quiet = {"run": None, "resume": False, "overwrite": False, "logger": False, "enable_progress_bar": False}
         trainer = LightningCLI.instantiate_trainer(self, **quiet, max_time=None, profiler=None, **kwargs)
         assert isinstance(trainer, FederatedTrainer)
-        trainer.callbacks = [own for own in trainer.callbacks if isinstance(own, ServerCallback) and own.decides]
-        trainer.initial_weights = "net"  # the coordinator sends its own
+        trainer.callbacks = [one for one in trainer.callbacks if isinstance(one, ServerCallback) and one.decides]
+        trainer.initial_weights = "net"  # the coordinator sends the weights
         return trainer

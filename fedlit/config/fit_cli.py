@@ -32,34 +32,36 @@ from fedlit.trainer.wandb.users import WandbUsers
 _LIBRARIES = ("torch", "torchvision", "torchmetrics", "pytorch_lightning", "lightning_fabric")
 _MANY = 40
 
-set_loader("yaml", bounded(get_loader("yaml")), exceptions=(yaml.YAMLError,))  # of options, and of files that they name
+set_loader("yaml", bounded(get_loader("yaml")), exceptions=(yaml.YAMLError,))  # for options and the files they name
 
 
 class ShortHelp(DefaultHelpFormatter):
-    """Help in which a network is one of fedlit's or the user's, and not one of the 500 layers of torch."""
+    """Help that lists fedlit's and the user's networks, and not the 500 layers of torch."""
 
-    def _expand_help(self, action: argparse.Action) -> str:  # argparse has no public place before lines are wrapped
+    def _expand_help(self, action: argparse.Action) -> str:  # argparse has no public hook before it wraps lines
         return re.sub(r"known subclasses: ([\w.]+(?:, [\w.]+)*)", self._shortened, super()._expand_help(action))
 
-    def _shortened(self, found: re.Match[str]) -> str:
-        names = found[1].split(", ")
+    def _shortened(self, match: re.Match[str]) -> str:
+        names = match[1].split(", ")
         if len(names) <= _MANY:
-            return found[0]
+            return match[0]
         nets = {f"fedlit.{name}" for name in models.__all__}
-        own = [name for name in names if name in nets or name.partition(".")[0] not in ("fedlit", *_LIBRARIES)]
-        return f"known subclasses: {', '.join(own)}; any other by its import path"
+        nets_of_users = [
+            name for name in names if name in nets or name.partition(".")[0] not in ("fedlit", *_LIBRARIES)
+        ]
+        return f"known subclasses: {', '.join(nets_of_users)}; any other by its import path"
 
 
 class Parser(LightningArgumentParser):
-    """A parser whose errors are one paragraph and leave the process to the caller."""
+    """A parser that raises errors of one paragraph instead of ending the process."""
 
     def __init__(self, *args: Any, formatter_class: type[DefaultHelpFormatter] = ShortHelp, **kwargs: Any) -> None:
         super().__init__(*args, formatter_class=formatter_class, **kwargs)
 
     configs: dict[str, object] | None = None
-    """Path -> content of the given configs, to name the one with the wrong key; None in the parsers of a class.
+    """Path -> content of the configs on the command line, so that errors can name the file; None in a class's parser.
 
-    They are read beforehand: while a config is parsed, its own folder is the working folder.
+    They are read before parsing, which changes into the config's folder.
     """
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
@@ -93,7 +95,7 @@ class FitCLI(LightningCLI):
                 "prog": f"fedlit {self.command}",
                 "description": self.description,
                 "default_env": False,
-                "allow_abbrev": False,  # half a word is a mistake: --seed would silently be --seed_everything
+                "allow_abbrev": False,  # an abbreviation is a mistake: --seed would silently be --seed_everything
                 "dump_header": [f"fedlit=={__version__}"],
             },
             args=arguments,
@@ -101,7 +103,7 @@ class FitCLI(LightningCLI):
         )
 
     def add_default_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """Lightning's seed option, always a number: a run that cannot be repeated is not a run."""
+        """Lightning's seed option, but always a number, so that every run can be repeated."""
         parser.add_argument(
             "--seed_everything",
             type=int,
@@ -110,7 +112,7 @@ class FitCLI(LightningCLI):
         )
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The run's own options."""
+        """Add the options of the run folder and of W&B."""
         parser.add_argument("--run", type=str | None, default=None, help="the run's folder; runs/<name> unless given")
         parser.add_argument("--resume", action="store_true", help="continue the run in that folder, if there is one")
         parser.add_argument(
@@ -131,7 +133,7 @@ class FitCLI(LightningCLI):
             parser.link_arguments(name, f"trainer.{name}")
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Parse what main() was given."""
+        """Parse the arguments of the command."""
         assert isinstance(parser, Parser)
         parser.configs = {path: read_yaml(path) for path in given_configs(args)}
         for path, content in parser.configs.items():
@@ -142,7 +144,7 @@ class FitCLI(LightningCLI):
         require(0 <= seed < 2**32, f"seed_everything is {seed}; give a whole number from 0 to 4294967295.")
 
     def instantiate_classes(self) -> None:
-        """Lightning's, with plain errors."""
+        """Lightning's method, with plain errors."""
         with plain_refusals():
             super().instantiate_classes()
 
@@ -161,16 +163,16 @@ class FitCLI(LightningCLI):
                 resume=resume,
                 artifact=self.config.wandb_artifact,
             )
-        given = self.config_init.trainer.logger
-        loggers = list(given) if isinstance(given, list) else [given] if isinstance(given, Logger) else []
+        asked = self.config_init.trainer.logger
+        loggers = list(asked) if isinstance(asked, list) else [asked] if isinstance(asked, Logger) else []
         trainer = super().instantiate_trainer(
             run=folder,
-            logger=[*loggers, *([tracking] if tracking else [])] or bool(given),
+            logger=[*loggers, *([tracking] if tracking else [])] or bool(asked),
             **kwargs,
         )
         assert isinstance(trainer, FederatedTrainer)
         trainer.config = config
-        trainer.initial_weights = "net"  # it was built under the seed
+        trainer.initial_weights = "net"  # the net was built after the seed was set
         if tracking is not None:
             trainer.callbacks.append(WandbUsers())
         return trainer
@@ -180,17 +182,16 @@ class FitCLI(LightningCLI):
         return default_name(config)
 
     def experiment(self, config: dict[str, Any]) -> str:
-        """What the run belongs to: --experiment, WANDB_RUN_GROUP, the names of its configs, or <data>_<algorithm>."""
-        given = self.config.experiment or os.environ.get("WANDB_RUN_GROUP")
+        """The run's W&B group: --experiment, WANDB_RUN_GROUP, the names of its configs, or <data>_<algorithm>."""
+        group = self.config.experiment or os.environ.get("WANDB_RUN_GROUP")
         assert isinstance(self.parser, Parser)
         files = "+".join(Path(path).stem for path in self.parser.configs or [])
-        return given or files or "_".join(class_names(config)).lower()
+        return group or files or "_".join(class_names(config)).lower()
 
     def plain_config(self) -> dict[str, Any]:
-        """The complete, resolved config as plain data, without the options that only say where and how to write.
+        """The complete, resolved config as plain data, without options that only say where and how to write.
 
-        A recorded trace and initial weights stand in it with a fingerprint of their file: another content is another
-        run.
+        Recorded traces and initial weights appear with a fingerprint of their file: other content makes another run.
         """
         config = yaml.safe_load(self.parser.dump(self.config, skip_unset=False, format="yaml"))
         clock = self.config_init.trainer.clock
@@ -199,15 +200,15 @@ class FitCLI(LightningCLI):
                 config["trainer"]["clock"]["latency"][name]["init_args"] = part.known_by()
         options = config["model"]["init_args"]
         if options.get("init_from") is not None:
-            given = options["init_from"]
-            file = given if isinstance(given, str) else given.get("init_args", given)["file"]
+            weights = options["init_from"]
+            file = weights if isinstance(weights, str) else weights.get("init_args", weights)["file"]
             options["init_from"] = WeightsFile(file).known_by()
         return {name: config[name] for name in ("seed_everything", "trainer", "model", "data")}
 
 
 @contextmanager
 def plain_refusals() -> Iterator[None]:
-    """A constructor's refusal is told apart from the parser's wrapping."""
+    """Raise a constructor's own message as a ConfigError, without the text that the parser puts around it."""
     try:
         yield
     except ValueError as error:
@@ -215,7 +216,7 @@ def plain_refusals() -> Iterator[None]:
         if refused is None:
             raise
         raise ConfigError(refused[1]) from error
-    except MisconfigurationException as error:  # Lightning's own, such as a max_time that is none
+    except MisconfigurationException as error:  # Lightning's own errors, such as for a wrong max_time
         raise ConfigError(" ".join(str(error).split())) from error
 
 

@@ -35,10 +35,12 @@ def find_config(name: str) -> str:
     """The path of a config, or an error that suggests the nearest name."""
     shipped = shipped_configs()
     names = (name, f"{name}.yaml")
-    found = [own for own in names if Path(own).is_file()] + [str(shipped[known]) for known in names if known in shipped]
-    if found:
-        return found[0]
-    stems = [Path(known).stem for known in shipped]  # all end alike, which would make any two names alike
+    paths = [file for file in names if Path(file).is_file()] + [
+        str(shipped[known]) for known in names if known in shipped
+    ]
+    if paths:
+        return paths[0]
+    stems = [Path(known).stem for known in shipped]  # with '.yaml', any two names would be alike
     raise ConfigError(
         f"There is no config '{name}', neither in {Path.cwd()} nor among fedlit's own. "
         f"{nearest(name.removesuffix('.yaml'), stems)}'fedlit list configs' lists those that fedlit ships."

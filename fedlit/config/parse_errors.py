@@ -1,4 +1,4 @@
-"""What the command line's parser says, as one paragraph that names the key, what is wrong and how to fix it."""
+"""The parser's errors in plain words: one paragraph that names the key, what is wrong and how to fix it."""
 
 import difflib
 import inspect
@@ -39,111 +39,113 @@ _BASES: dict[str, type] = {
     "trainer.clock": Clock,
 }
 _CLOSE = 0.6
-"""How alike a name must be to one in the same place, from 0 to 1."""
+"""Similarity, from 0 to 1, at which an option of the same group is suggested."""
 _LONGEST = 80
-"""Characters of a value in a message."""
+"""Most characters of a value in a message."""
 
 
 def explain(message: str, parser: ArgumentParser, files: Mapping[str, object]) -> str:
-    """The parser's message in plain words; `files` are the configs that were given, path -> content."""
+    """The parser's message in plain words; `files` are the configs on the command line, path -> content."""
     key = ".".join(re.findall(r'Parser key "([\w.]+)"', message))
-    if found := re.search(r"unrecognized arguments: --([\w.-]+)", message):
-        return unknown_key(found[1].replace("-", "_"), parser, files)
-    if found := re.search(r"Group '(\w+)' does not accept option '([\w.]+)'", message):
-        return unknown_key(f"{found[1]}.{found[2]}", parser, files)
-    if found := re.search(r"Option '([\w.]+)' is not accepted", message):
-        return unknown_key(f"{key}.{found[1]}" if key else found[1], parser, files)
-    if found := re.search(r"--([\w.]+)\.help: Expected a dot import path string: (\S+)", message):
-        return unknown_class(f"{key}.{found[1]}" if key else found[1], found[2], files)
-    if found := re.search(r"dot import path string: (\S+)|class_path '(\S+)':\s+(?:module '|No module named)", message):
-        return unknown_class(key, found[1] or found[2], files)
-    if found := re.search(r"Expected an? (.+?)\. Got value: (.*)", message):
-        return f"{place(files, key=key, value=found[2])}{key} is {found[2]!r}, but it must be {plain_type(found[1])}."
-    if found := re.search(r"Errors:\n((?: *- Expected an? .*\n)+) *Given value type: .*\n *Given value: (.*)", message):
-        hints = [plain_type(hint) for hint in re.findall(r"- Expected an? (.*)", found[1]) if "NoneType" not in hint]
-        return f"{place(files, key=key, value=found[2])}{key} is {found[2]!r}, but it must be {' or '.join(hints)}."
-    if found := re.search(r"arguments are required: (.*)", message):
-        lacking = f"{key} lacks {found[1]}." if key else "Nothing says what to train."
+    if match := re.search(r"unrecognized arguments: --([\w.-]+)", message):
+        return unknown_key(match[1].replace("-", "_"), parser, files)
+    if match := re.search(r"Group '(\w+)' does not accept option '([\w.]+)'", message):
+        return unknown_key(f"{match[1]}.{match[2]}", parser, files)
+    if match := re.search(r"Option '([\w.]+)' is not accepted", message):
+        return unknown_key(f"{key}.{match[1]}" if key else match[1], parser, files)
+    if match := re.search(r"--([\w.]+)\.help: Expected a dot import path string: (\S+)", message):
+        return unknown_class(f"{key}.{match[1]}" if key else match[1], match[2], files)
+    if match := re.search(r"dot import path string: (\S+)|class_path '(\S+)':\s+(?:module '|No module named)", message):
+        return unknown_class(key, match[1] or match[2], files)
+    if match := re.search(r"Expected an? (.+?)\. Got value: (.*)", message):
+        return (
+            f"{file_with(files, key=key, value=match[2])}{key} is {match[2]!r}, but it must be {plain_type(match[1])}."
+        )
+    if match := re.search(r"Errors:\n((?: *- Expected an? .*\n)+) *Given value type: .*\n *Given value: (.*)", message):
+        hints = [plain_type(hint) for hint in re.findall(r"- Expected an? (.*)", match[1]) if "NoneType" not in hint]
+        return f"{file_with(files, key=key, value=match[2])}{key} is {match[2]!r}, but it must be {' or '.join(hints)}."
+    if match := re.search(r"arguments are required: (.*)", message):
+        lacking = f"{key} lacks {match[1]}." if key else "Nothing says what to train."
         return f"{lacking} Name a config, such as --config synthetic_fedbc.yaml, or give each value. {see_help(parser)}"
     return misplaced(message, key, see_help(parser))
 
 
 def see_help(parser: ArgumentParser) -> str:
-    """Where the options are listed."""
+    """A sentence that says where the options are listed."""
     return f"{parser.prog} --help lists every argument, {parser.prog} --model.help CLASS those of a class."
 
 
 def misplaced(message: str, key: str, hint: str) -> str:
-    """A word that is missing, or stands where it does not belong; else the parser's own message in one line."""
-    if found := re.search(r"Multiple subclasses with name (\w+)\. .*: (.*)\.", message):
-        return f"{key} names the class '{found[1]}', and there are several. Give one of {found[2]}."
-    if found := re.search(
+    """The error for a missing or misplaced word; else the parser's own message in one line."""
+    if match := re.search(r"Multiple subclasses with name (\w+)\. .*: (.*)\.", message):
+        return f"{key} names the class '{match[1]}', and there are several. Give one of {match[2]}."
+    if match := re.search(
         r"not correspond to a subclass of (\w+)(?:.|\n)*?Given value: (?:{'class_path': ')?([^\s']+)", message
     ):
         option = rf"'{key.rpartition('.')[2]}': {{'class_path': '([^']+)'"  # one within a class's options
-        name = inner[1] if (inner := re.search(option, message)) else found[2]
-        return f"{key} names '{name}', which is not a {found[1]}. Give a class that is one. {hint}"
-    if found := re.search(r"unrecognized arguments: (\S+)", message):
-        return f"'{found[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {hint}"
-    if found := re.search(r"argument --([\w.]+): expected one argument", message):
-        return f"--{found[1]} has no value. Write it after the option, as in --trainer.rounds 20. {hint}"
-    if found := re.search(r"Unable to load config '(.*?)'", message):
-        return f"{key.split('.')[0]} is '{found[1]}', which is not a YAML file. Give a file, or options one by one."
-    if found := re.search(r'Linked "([\w.]+)" must be given via "(\w+)"', message):
-        return f"{found[1]} is set by --{found[2]}. Give that instead."
-    if found := re.search(r"argument (\w+) --> ([\w.]+):", message):
-        return f"{found[2]} is set by --{found[1]}. Give that instead."
-    if found := re.search(r"Does not validate against any(?:.|\n)*Given value: (.*)", message):
-        return f"{key} is {found[1][:_LONGEST]!r}, which it cannot be. Give a class_path with its init_args. {hint}"
+        name = inner[1] if (inner := re.search(option, message)) else match[2]
+        return f"{key} names '{name}', which is not a {match[1]}. Give a class that is one. {hint}"
+    if match := re.search(r"unrecognized arguments: (\S+)", message):
+        return f"'{match[1]}' belongs to no option. Options begin with --, as in --trainer.rounds 20. {hint}"
+    if match := re.search(r"argument --([\w.]+): expected one argument", message):
+        return f"--{match[1]} has no value. Write it after the option, as in --trainer.rounds 20. {hint}"
+    if match := re.search(r"Unable to load config '(.*?)'", message):
+        return f"{key.split('.')[0]} is '{match[1]}', which is not a YAML file. Give a file, or options one by one."
+    if match := re.search(r'Linked "([\w.]+)" must be given via "(\w+)"', message):
+        return f"{match[1]} is set by --{match[2]}. Give that instead."
+    if match := re.search(r"argument (\w+) --> ([\w.]+):", message):
+        return f"{match[2]} is set by --{match[1]}. Give that instead."
+    if match := re.search(r"Does not validate against any(?:.|\n)*Given value: (.*)", message):
+        return f"{key} is {match[1][:_LONGEST]!r}, which it cannot be. Give a class_path with its init_args. {hint}"
     return " ".join(message.split())
 
 
 def unknown_key(key: str, parser: ArgumentParser, files: Mapping[str, object]) -> str:
-    """A key that nothing takes: the nearest one is suggested."""
+    """The error for an unknown key, with the nearest known one."""
     group, _, name = key.partition(".")
     name = name.removeprefix("init_args.")
     if group == "trainer" and name in REFUSED_TRAINER_ARGUMENTS:
         reason = REFUSED_TRAINER_ARGUMENTS[name]
-        return f"{place(files, key=key)}trainer.{name} makes no sense in a federated run: {reason}"
+        return f"{file_with(files, key=key)}trainer.{name} makes no sense in a federated run: {reason}"
     asked = f"{group}.{name}" if name else group
     known = {option for option in known_options(parser) if not asked.startswith(f"{option}.")}
-    typed = asked if name or place(files, key=key) else f"--{asked}"
-    where = f"{place(files, key=key)}'{typed}' is not an option"
+    typed = asked if name or file_with(files, key=key) else f"--{asked}"
+    where = f"{file_with(files, key=key)}'{typed}' is not an option"
     if asked in known:  # of another class
         return f"{where} of this {'data set' if group == 'data' else 'algorithm'}. {see_help(parser)}"
     return f"{where}. {meant(asked, sorted(known))}{see_help(parser)}"
 
 
 def meant(asked: str, known: Sequence[str]) -> str:
-    """`Did you mean 'model.lr'? `: a near name in the same place, the same name elsewhere, or what is nearest."""
-    place_of, _, name = asked.rpartition(".")
-    beside = {option.rpartition(".")[2]: option for option in known if option.rpartition(".")[0] == place_of}
-    elsewhere = sorted((option for option in known if option.endswith(f".{name}")), key=lambda one: one.count("."))
-    if place_of and (close := difflib.get_close_matches(name, beside, n=1, cutoff=_CLOSE)):
-        return f"Did you mean '{beside[close[0]]}'? "
-    if not place_of:  # on the command line alone: a config's keys have a place
-        longer = [f"--{option}" for option in beside if option.startswith(f"{name}_")]
-        options = [*longer, *(f"--{option}" for option in elsewhere)] or near_anywhere(name, known)
+    """`Did you mean 'model.lr'? `: a similar name in the same group, the same name in another, or the nearest key."""
+    group, _, name = asked.rpartition(".")
+    same_group = {option.rpartition(".")[2]: option for option in known if option.rpartition(".")[0] == group}
+    other_groups = sorted((option for option in known if option.endswith(f".{name}")), key=lambda one: one.count("."))
+    if group and (close := difflib.get_close_matches(name, same_group, n=1, cutoff=_CLOSE)):
+        return f"Did you mean '{same_group[close[0]]}'? "
+    if not group:  # only on the command line: a config's keys have a group
+        longer = [f"--{option}" for option in same_group if option.startswith(f"{name}_")]
+        options = [*longer, *(f"--{option}" for option in other_groups)] or near_anywhere(name, known)
         return f"Did you mean '{options[0]}'? " if options else ""
-    return f"Did you mean '{elsewhere[0]}'? " if elsewhere else nearest(asked, known)
+    return f"Did you mean '{other_groups[0]}'? " if other_groups else nearest(asked, known)
 
 
 def near_anywhere(name: str, known: Sequence[str]) -> list[str]:
-    """The option whose last word is nearest, in the highest place."""
+    """The option whose last word is nearest; of several with that word, the one with the fewest dots."""
     options = {option.rpartition(".")[2]: option for option in sorted(known, key=lambda one: -one.count("."))}
     return [f"--{options[close]}" for close in difflib.get_close_matches(name, options, n=1, cutoff=_CLOSE)]
 
 
 def unknown_class(key: str, name: str, files: Mapping[str, object]) -> str:
-    """A class that cannot be found."""
+    """The error for an unknown class, with the nearest known one."""
     base = _BASES.get(key)
     names = [f"fedlit.{net}" for net in models.__all__] if key == "model.net" else []
     names += sorted(known.__name__ for known in subclasses(base)) if base is not None else []
     known = f"Known: {', '.join(names)}; or give" if names else "Give"
     listed = f"{known} the import path of your own (package.module.Class)."
-    found = f"{place(files, value=name)}{key} names the class '{name}', which does not exist."
+    problem = f"{file_with(files, value=name)}{key} names the class '{name}', which does not exist."
     typed = f"fedlit.{name}" if key == "model.net" and "." not in name else name
-    return f"{found} {nearest(typed, names)}{listed}"
+    return f"{problem} {nearest(typed, names)}{listed}"
 
 
 def known_options(parser: ArgumentParser) -> Iterable[str]:
@@ -154,39 +156,39 @@ def known_options(parser: ArgumentParser) -> Iterable[str]:
             for option in action.option_strings
             if option.startswith("--") and not option.endswith(("+", ".help"))
         )
-    for place_of, base in _BASES.items():
+    for group, base in _BASES.items():
         for known in [base, *subclasses(base)]:
             for ancestor in known.__mro__:
                 if "__init__" in vars(ancestor) and issubclass(ancestor, base):
-                    yield from (f"{place_of}.{name}" for name in argument_names(ancestor))
+                    yield from (f"{group}.{name}" for name in argument_names(ancestor))
     for net in models.__all__:
         yield from (f"model.net.{name}" for name in argument_names(getattr(models, net)))
 
 
 def argument_names(known: type[Any]) -> list[str]:
-    """What a class takes by name."""
-    own = inspect.signature(known).parameters.values()
-    return [one.name for one in own if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
+    """The arguments that a class takes by name."""
+    parameters = inspect.signature(known).parameters.values()
+    return [one.name for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
 
 
 def subclasses(base: type[Any]) -> list[type[Any]]:
-    """All known subclasses of fedlit's."""
-    found = [known for known in base.__subclasses__() if known.__module__.startswith("fedlit.")]
-    return found + [deeper for known in found for deeper in subclasses(known)]
+    """All subclasses that fedlit itself defines."""
+    direct = [known for known in base.__subclasses__() if known.__module__.startswith("fedlit.")]
+    return direct + [deeper for known in direct for deeper in subclasses(known)]
 
 
-def place(files: Mapping[str, object], *, key: str | None = None, value: str | None = None) -> str:
-    """`file.yaml: ` where one of the given configs holds this key, this value, or both in one entry."""
+def file_with(files: Mapping[str, object], *, key: str | None = None, value: str | None = None) -> str:
+    """`file.yaml: ` if one of the configs has an entry with this key and this value, else an empty text."""
     for path, content in files.items():
-        for name, held in flatten(content).items():
+        for name, entry in flatten(content).items():
             option = name.replace("init_args.", "")
-            if (key is None or f"{option}.".startswith(f"{key}.")) and (value is None or str(held) == value):
+            if (key is None or f"{option}.".startswith(f"{key}.")) and (value is None or str(entry) == value):
                 return f"{Path(path).name}: "
     return ""
 
 
 def plain_type(hint: str) -> str:
-    """A type as a person says it."""
+    """A type hint in plain words."""
     if choices := re.search(r"Literal\[(.*)\]", hint):
         return f"{'one of ' if ',' in choices[1] else ''}{choices[1].replace(chr(39), '')}"
     words = {"int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text"}
@@ -216,14 +218,14 @@ def read_yaml(path: str) -> object:
 
 
 def too_large(error: TooLargeError, path: str = "") -> str:
-    """What is said of a document that is far larger than it looks."""
+    """The error for a document that aliases or nesting make far too large."""
     line = error.problem_mark.line + 1
     where = f"{path}, line {line}" if path else f"An option's value, line {line}"
     return f"{where}: {error.problem}. No setting needs that: write the values out, without anchors and aliases."
 
 
 def bounded(load: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same loader of YAML for texts that are no larger than they look, ConfigError for others."""
+    """Wrap a loader of YAML: ConfigError for texts that aliases or nesting make far too large."""
 
     def load_bounded(stream: str) -> Any:
         try:
@@ -232,7 +234,7 @@ def bounded(load: Callable[[str], Any]) -> Callable[[str], Any]:
             raise ConfigError(too_large(error)) from error
         try:
             return load(stream)
-        except ValueError as error:  # a number of thousands of digits: the parser takes it for a text, and refuses that
+        except ValueError as error:  # a number of thousands of digits; the parser then refuses it as a text
             raise yaml.YAMLError(str(error)) from error
 
     return load_bounded

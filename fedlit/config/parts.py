@@ -1,7 +1,7 @@
 """The client and the data of a run, built anew from its config.yaml: the command line's own, or one that Python wrote.
 
-What Python wrote describes a run (`settings.describe_run`). Where all of it are classes that can be imported, with
-arguments that a config can hold, it builds the run as well; whether it did is checked by describing what was built.
+A config.yaml from Python describes a run (`description.describe_run`). If all its classes can be imported, and a config
+can hold their arguments, the run can be built from it too; the result is described again, and must be the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,13 +30,13 @@ INSTEAD = (
 
 
 class RunParts(FitCLI):
-    """The command line of `fit`; the client and the data are made of it, and nothing else."""
+    """The command line of `fit`, which builds only the client and the data."""
 
     command = "evaluate"
     description = "The models of a run on its own data, or on those that the options of fit describe (--data.seed 5)."
 
     def instantiate_classes(self) -> None:
-        """Without a trainer: a logger or a callback may write when it is made."""
+        """Build no trainer: a logger or a callback may write as soon as it exists."""
         with plain_refusals():
             seed_everything(self.config.seed_everything, workers=False, verbose=False)
             parts = Namespace(  # type: ignore[no-untyped-call]  # jsonargparse's has no types
@@ -47,7 +47,7 @@ class RunParts(FitCLI):
 
 
 def parts_of(restored: Restored, overrides: Sequence[str] = ()) -> Parts:
-    """The client, with the run's global model, and the data, set up.
+    """The client with the run's global model, and the data, which are set up.
 
     Args:
         restored: the run.
@@ -66,7 +66,7 @@ def parts_of(restored: Restored, overrides: Sequence[str] = ()) -> Parts:
 
 
 def built(config: Path, overrides: Sequence[str]) -> Parts:
-    """What a config and options of `fit` make."""
+    """Build client and data from a config and options of `fit`."""
     parts = RunParts(resolve_configs(["--config", str(config), *overrides]))
     client, data = parts.model, parts.datamodule
     assert isinstance(client, Client)
@@ -75,15 +75,15 @@ def built(config: Path, overrides: Sequence[str]) -> Parts:
 
 
 def built_from_description(path: Path, described: Mapping[str, Any], overrides: Sequence[str]) -> Parts:
-    """What Python described, or a refusal that says why it cannot be built and what to do."""
+    """Build the parts of a run from Python, or say why that is impossible and what to do."""
     for name, kind in classes_of({part: described[part] for part in ("model", "data")}):
         if kind.startswith("__main__.") or "<locals>" in kind:
             raise ConfigError(
                 f"{path.parent} was made from Python: its {name} is {kind}, a class of the script itself, which no "
                 f"command can import. {INSTEAD} Or define the class in a module of its own, and train anew."
             )
-    with TemporaryDirectory() as place:
-        config = Path(place) / "config.yaml"
+    with TemporaryDirectory() as folder:
+        config = Path(folder) / "config.yaml"
         config.write_text(yaml.safe_dump(buildable(described)), encoding="utf-8")
         try:
             return built(config, overrides)
@@ -105,7 +105,7 @@ def classes_of(described: Mapping[str, Any], where: str = "") -> Iterator[tuple[
 
 
 def buildable(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of the client and the data, without what only tells runs apart."""
+    """The config of the client and the data, without fingerprints and hashes."""
     data = dict(described["data"])
     data["init_args"] = {name: value for name, value in data["init_args"].items() if name != "partition_hash"}
     return {
@@ -116,7 +116,7 @@ def buildable(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_fingerprints(value: Any) -> Any:
-    """Parts as their class and arguments alone."""
+    """Keep only the class and the arguments of each part."""
     if not isinstance(value, Mapping):
         return value
     kept = {
@@ -128,7 +128,7 @@ def without_fingerprints(value: Any) -> Any:
 def check_built(
     path: Path, described: Mapping[str, Any], client: Client, data: FederatedDataModule, *, is_user_code: bool
 ) -> None:
-    """Refuse parts that are not those of the run: a net with arguments of its own, data from arrays that changed."""
+    """Refuse parts that differ from those of the run, such as a net with other arguments or data that changed."""
     doubles = described["trainer"]["init_args"]["precision"] == "64-true"
     then, now = (flatten(one) for one in (described["model"], describe_client(client, data, doubles=doubles)))
     other = [name for name in sorted(now) if canonical(then.get(name)) != canonical(now[name])]

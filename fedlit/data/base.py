@@ -1,8 +1,8 @@
 """FederatedDataModule: one data set in memory, and which of its rows belong to which client and split.
 
-The data set is held once, as the *store*; whatever a client owns is a list of row numbers in it. Engines
-and metrics ask for row numbers (`load`) and turn them into samples (`rows`) inside their own program. This
-file draws nothing but the split of a client's rows, and knows neither models nor rounds of training.
+The data set is held once, as the *store*; a client owns a list of row numbers in it. Engines and metrics ask
+for row numbers (`load`) and turn them into samples (`rows`) inside their own program. This file draws
+nothing but the split of a client's rows, and knows neither models nor rounds of training.
 """
 
 import logging
@@ -29,9 +29,9 @@ from fedlit.recorded import Recorded
 log = logging.getLogger("fedlit")
 
 MOST_TESTED = 10_000
-"""Of more clients than this, so many are tested unless `eval_clients` says otherwise."""
+"""At most so many clients are tested, unless `eval_clients` says otherwise."""
 _MAY_LACK = ("group", "adapt")
-"""What the description of a client leaves out where it is empty."""
+"""Entries of a client's description that are left out where they are empty."""
 _GATHERS = ("rows", "plain_rows")
 
 Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows, ...)
@@ -40,20 +40,20 @@ Vary = Callable[[RowNumbers, np.random.Generator], RowNumbers]
 
 @dataclass(frozen=True)
 class ClientData:
-    """What some clients bring to a round: the store that all share, and each one's row numbers in it."""
+    """The data of some clients in a round: the store that all share, and each client's row numbers in it."""
 
     store: Store
     train: Ragged
     val: Ragged
     test: Ragged
     adapt: Ragged
-    groups: list[str]  # of each client a domain or a kind of corruption; empty texts where there are none
+    groups: list[str]  # each client's domain or kind of corruption; empty texts if there are none
     vary: Vary | None = None  # draws the augmentation of a client's batches, given as row numbers
-    largest: int | None = None  # no client of any round has more training rows; None where that is not known
+    largest: int | None = None  # most training rows of any client in any round; None if unknown
 
 
 class FederatedDataModule(Recorded, LightningDataModule, ABC):
-    """The contract of every data set: a subclass says in `build` what there is and who owns it.
+    """The contract of every data set: a subclass returns from `build` the samples and who owns them.
 
     Args:
         test_fraction: share of each client's samples that is kept for testing
@@ -99,7 +99,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         """The store, and for each client the numbers of its rows; clients may share rows."""
 
     def count_classes(self, store: Store) -> int:
-        """How many classes or tokens there are, 0 where y is numbers; overridden where data may lack the last one."""
+        """The number of classes or tokens, 0 where y is numbers; override it if the data may lack the last class."""
         return 0 if store["y"].is_floating_point() else int(store["y"].max()) + 1
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,7 +107,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         return store["x"].index_select(0, index), store["y"].index_select(0, index)
 
     def plain_rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of row numbers that `vary` has not touched, as tests have; for data that then have less to do."""
+        """`rows` for row numbers that `vary` has not changed, such as those of tests; may be cheaper."""
         return self.rows(store, index)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -121,15 +121,15 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         return store["y"].index_select(0, index)
 
     def probe_rows(self) -> Tensor:
-        """Numbers of two rows, or more, on which a net is tried before a run."""
+        """Two or more row numbers on which a net is tried before a run."""
         return torch.zeros(2, dtype=torch.int64)
 
     def count_rows(self, store: Store) -> int:
-        """Row numbers go from 0 up to, but not including, this."""
+        """The number of rows: row numbers are below it."""
         return len(store["x"])
 
     is_fresh: bool = False
-    """Whether every round has clients of its own, which are never seen again and have no tests."""
+    """Whether every round has new clients, which never come back and have no tests."""
 
     vary: Vary | None = None
     """Row numbers of batches and a generator -> row numbers that stand for augmented samples; none by default."""
@@ -137,7 +137,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     # ---- setting up ------------------------------------------------------------------------------------------------
 
     def setup(self, stage: str | None = None) -> None:
-        """Build and split the data; once, however often and for whatever stage Lightning calls it."""
+        """Build and split the data, at the first call only: Lightning calls it for every stage."""
         if self._everyone is not None:
             return
         store, parts = self.build()
@@ -148,21 +148,21 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         )
 
     def adjusted(self, splits: Splits) -> Splits:
-        """What a data set changes about its clients' training rows and groups; nothing by default."""
+        """Change the clients' training rows and groups; nothing by default."""
         return splits
 
     def _reduced(self, splits: Splits) -> Splits:
-        """To the limit, and to the clients and samples that are tested."""
+        """Cut each part to `limit`, and the tests to the clients and samples that are to be tested."""
         splits, stream = splits.limited(self.limit), Stream()
         tests, clients = splits.test, len(splits.groups)
         if self.eval_samples is not None:
             keyed = (stream.at(self.seed, Purpose.EVALUATE, client=client) for client in range(clients))
             drawn = zip(tests, keyed, strict=True)
-            tests = Ragged.of(evaluated_part(own, self.eval_samples, generator) for own, generator in drawn)
+            tests = Ragged.of(evaluated_part(test, self.eval_samples, generator) for test, generator in drawn)
         return replace(splits, test=tests.cut(0, np.where(self._is_tested(clients), tests.sizes, 0)))
 
     def _is_tested(self, clients: int) -> NDArray[np.bool_]:
-        """Of each client, whether its tests count."""
+        """(clients,): whether each client is tested."""
         wanted = self.eval_clients
         if wanted is None and clients > MOST_TESTED:
             log.info(
@@ -182,7 +182,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
             raise DataError(f"{name} has not been built yet. Call setup() before asking for its clients or samples.")
         return self._everyone
 
-    # ---- what the rest of fedlit asks for --------------------------------------------------------------------------
+    # ---- what the rest of fedlit reads -----------------------------------------------------------------------------
 
     @property
     def store(self) -> Store:
@@ -223,7 +223,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
 
     @cached_property
     def global_test(self) -> Tensor:
-        """Row numbers of all clients' tests in ascending order, a row that several clients hold only once."""
+        """Row numbers of all clients' tests in ascending order, each row once."""
         return union([self.everyone.test])
 
     @cached_property
@@ -233,7 +233,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
 
     @cached_property
     def partition_hash(self) -> str:
-        """16 hex digits over row numbers, sizes and labels: equal partitions of equal labels have equal hashes."""
+        """16 hex digits of row numbers, sizes and labels: equal for equal partitions of equal labels."""
         everyone = self.everyone
         parts = [everyone.train, everyone.val, everyone.test, everyone.adapt, Ragged.of([self.global_test])]
         return partition_hash(parts, little_endian(self.labels(self.store, union(parts))))
@@ -243,7 +243,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         return range(self.num_clients)
 
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
-        """What the clients `ids` bring to a round. Here it is the same in all; a fresh population overrides this."""
+        """The data of the clients `ids` in a round: the same in all rounds, unless the population is fresh."""
         asked = np.asarray(ids, dtype=np.int64)
         unknown = asked[(asked < 0) | (asked >= self.num_clients)]
         if len(unknown):
@@ -267,7 +267,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
                 self.store[name] = value.to(dtype)
 
     def describe(self) -> dict[str, Any]:
-        """The partition in plain numbers, ready for JSON."""
+        """The partition as plain numbers, for JSON."""
         return {
             "name": type(self).__name__,
             "seed": self.seed,
@@ -298,11 +298,11 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
 
 
 def check_clients(parts: Parts, *, rows: int, allow_empty: bool) -> None:
-    """Refuse a partition that would fail, or deceive, later in the training."""
+    """Refuse a partition that would fail, or give wrong results, later in the training."""
     if not parts.clients or not rows:
         raise DataError(f"The data set has {rows} rows and {len(parts.clients)} clients. Both must be 1 or more.")
     check_rows(parts, rows)
-    empty = [client for client, own in enumerate(parts.clients) if len(own) == 0]
+    empty = [client for client, rows_of in enumerate(parts.clients) if len(rows_of) == 0]
     if empty and not allow_empty:
         raise DataError(
             f"Client {empty[0]} has no training data ({len(empty)} of {len(parts.clients)} clients have none). "
@@ -314,16 +314,16 @@ def check_rows(parts: Parts, rows: int) -> None:
     """A row outside the store cannot be read; a row listed twice could be trained on and tested on."""
     pieces = [Ragged.of(part) for part in (parts.clients, parts.tests, parts.vals) if part is not None]
     owners = np.concatenate([piece.owners for piece in pieces])
-    own = np.concatenate([piece.values for piece in pieces])
-    outside = (own < 0) | (own >= rows)
+    numbers = np.concatenate([piece.values for piece in pieces])
+    outside = (numbers < 0) | (numbers >= rows)
     if outside.any():
         client = owners[outside].min()
-        its = own[owners == client]
+        of_client = numbers[owners == client]
         raise DataError(
-            f"Client {client} is given rows {its.min()} to {its.max()} of a store that has {rows}. "
+            f"Client {client} is given rows {of_client.min()} to {of_client.max()} of a store that has {rows}. "
             f"Let build() return row numbers from 0 to {rows - 1}."
         )
-    ordered = np.sort(owners * rows + own)
+    ordered = np.sort(owners * rows + numbers)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(twice):
         raise DataError(

@@ -1,16 +1,15 @@
-"""Corruption: what a client's training data suffer: exponential class imbalance, or flipped labels (Exp-α).
+"""Corruption of clients' training data: exponential class imbalance, or flipped labels (Exp-α).
 
-A recipe is given the rows that a client may draw from and answers with its training rows; only training data are
-corrupted, never validation or test. The client's kind (its ratio, or whether it is flipped) is its group in
-clients.parquet.
+A recipe takes the rows that a client may draw from and returns its training rows; only training data are corrupted,
+never validation or test. The client's kind (its ratio, or whether it is flipped) is its group in clients.parquet.
 
     imbalance  n_c ∝ ratio^(c / (C - 1)), c = 0 .. C - 1, in all the client's number of samples
-    flip       round(C p) classes, drawn for each client, carry the labels of one another
+    flip       round(C p) classes, drawn for each client, exchange their labels
 
 Readings, where Exp-α is silent: class profiles are those of LDAM's public code, in the order of the labels unless
 `permute_classes`; rounded by largest remainder; a class that has too few samples is drawn from with replacement. The
-shipped configs permute: else balanced clients have the smallest weights, which are the largest in Exp-α's figure 2.
-Flipped classes exchange labels by a random permutation that leaves none its own; a single one gets a random other.
+shipped configs permute: otherwise balanced clients get the smallest weights, but the largest in Exp-α's figure 2.
+Flipped classes exchange labels by a random permutation without fixed points; a single one gets a random other label.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +27,7 @@ from fedlit.recorded import Recorded
 
 @dataclass(frozen=True, eq=False)
 class Pool:
-    """What a client may draw from."""
+    """The rows that a client may draw from."""
 
     rows: RowNumbers
     y: NDArray[np.int64]  # (pictures,): the labels of the whole set
@@ -42,14 +41,14 @@ class Pool:
 
 @dataclass(frozen=True, eq=False)
 class Corrupted:
-    """A client's training rows, and what kind of client it is."""
+    """A client's training rows, and its group."""
 
     rows: RowNumbers
     group: str
 
 
 class Corruption(Recorded, ABC):
-    """A recipe; its draws depend on the generator alone."""
+    """A recipe that corrupts training data; its draws depend on the generator alone."""
 
     @abstractmethod
     def draw(self, pool: Pool, size: int, position: int, generator: np.random.Generator) -> Corrupted:
@@ -77,7 +76,7 @@ class Imbalance(Corruption):
         )
 
     def draw(self, pool: Pool, size: int, position: int, generator: np.random.Generator) -> Corrupted:
-        """A ratio, and as many samples of each class as it says."""
+        """Draw a ratio, then the samples of each class by it."""
         drawn = int(generator.integers(len(self.ratios)))
         ratio = self.ratios[position % len(self.ratios) if self.in_order else drawn]
         classes = np.arange(pool.code.classes)
@@ -116,7 +115,7 @@ class LabelFlip(Corruption):
         )
 
     def draw(self, pool: Pool, size: int, position: int, generator: np.random.Generator) -> Corrupted:
-        """Samples without regard to their class, and wrong labels if this client is flipped."""
+        """Draw samples of any class, with wrong labels if this client is flipped."""
         chance = generator.random()
         rows = generator.choice(pool.rows, size, replace=size > len(pool.rows))
         if not (position < self.exactly if self.exactly is not None else chance < self.rate):
@@ -138,7 +137,7 @@ def class_profile(ratio: float, size: int, occurs: NDArray[np.bool_]) -> NDArray
 
 
 def flipped_labels(classes: int, ratio: float, generator: np.random.Generator) -> NDArray[np.int64]:
-    """(classes,): the label that each class gets."""
+    """(classes,): the new label of each class."""
     labels = np.arange(classes)
     chosen = generator.choice(classes, round(classes * ratio), replace=False)
     if len(chosen) == 1 and classes > 1:
@@ -149,7 +148,7 @@ def flipped_labels(classes: int, ratio: float, generator: np.random.Generator) -
 
 
 def derangement(values: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
-    """A permutation in which none stays in its place, each equally likely; about e = 2.7 draws."""
+    """A uniform random permutation without fixed points; takes about e = 2.7 draws."""
     while True:
         permuted = generator.permutation(values)
         if (permuted != values).all():

@@ -1,13 +1,13 @@
-"""Digits of up to five origins, brought to 28 x 28 in colour: one client per origin, cut as in table 7 of Exp-α.
+"""Digits of up to five origins, as 28 x 28 in colour: one client per origin, cut as in table 7 of Exp-α.
 
-The official training and test part of each set are merged, and 20 % of them, rounded up, become its test; a few of the
-others are trained on, and a few kept for validation. What then remains is not used.
+The official training and test part of each set are merged, and 20 % of them, rounded up, become its test. Some of the
+others become training and validation samples; the rest is not used.
 
     expalpha    892 to train, 595 to validate; the test is drawn from all pictures alike
     fedbn       743 to train, none to validate; the test has the same share of every digit (to one picture)
 
-Where the numbers come from, by FedBN's data_preprocess.py: the smallest set, USPS, has 7,438 pictures beside its test,
-and FedBN trains on a tenth of that many, 743, in every set. Exp-α's 892 + 595 are two such tenths, cut 60 to 40.
+The numbers come from FedBN's data_preprocess.py: the smallest set, USPS, has 7,438 pictures beside its test, and FedBN
+trains on a tenth of that, 743, in every set. Exp-α's 892 + 595 are two such tenths, cut 60 to 40.
 Readings: Exp-α does not say how its pictures were drawn. We draw by our own seed: not the pictures of either paper.
 
 Li et al., FedBN (2021), and table 7 of Exp-α. fedlit/data/files/digits.py says which files are read, and how.
@@ -69,12 +69,12 @@ class Digits(FederatedDataModule):
             protocol in PROTOCOLS,
             f"data.protocol is '{protocol}'. {nearest(protocol, PROTOCOLS)}Choose from {', '.join(PROTOCOLS)}.",
         )
-        usual = PROTOCOLS[protocol]
+        defaults = PROTOCOLS[protocol]
         self.root = data_root(root)
         self.domains = domains
-        self.draw_test = usual.draw_test
-        self.train_samples = usual.train_samples if train_samples is None else train_samples
-        self.val_samples = usual.val_samples if val_samples is None else val_samples
+        self.draw_test = defaults.draw_test
+        self.train_samples = defaults.train_samples if train_samples is None else train_samples
+        self.val_samples = defaults.val_samples if val_samples is None else val_samples
         require(self.train_samples >= 1, f"data.train_samples is {train_samples}. Set it to 1 or more.")
         require(self.val_samples >= 0, f"data.val_samples is {val_samples}. Set it to 0 or more.")
 
@@ -83,12 +83,12 @@ class Digits(FederatedDataModule):
         x = np.concatenate([pictures.x for pictures in sets.values()])
         y = np.concatenate([pictures.y for pictures in sets.values()])
         rows = rows_of_each(len(pictures.y) for pictures in sets.values())
-        cuts = {name: self._cut(name, own, y) for name, own in zip(sets, rows, strict=True)}
+        cuts = {name: self._cut(name, rows_of_set, y) for name, rows_of_set in zip(sets, rows, strict=True)}
         store = {"x": torch.from_numpy(shared(x)), "y": torch.from_numpy(y), **normalisation(HALF, HALF)}
         return store, one_client_each(cuts)
 
     def _cut(self, name: str, rows: RowNumbers, y: Labels) -> Cut:
-        """Test, training and validation rows of one domain, whichever the others are."""
+        """Test, training and validation rows of one domain; they do not depend on the other domains."""
         generator = keys.generator(self.seed, Purpose.DATA, client=list(DOMAINS).index(name))
         count = rounded_up(len(rows), self.shares.test)
         needed = self.train_samples + self.val_samples
@@ -118,7 +118,7 @@ def from_all(rows: RowNumbers, y: Labels, count: int, generator: np.random.Gener
 
 
 def from_each_label(rows: RowNumbers, y: Labels, count: int, generator: np.random.Generator) -> Drawn:
-    """`count` of the rows with the same share of every label, to one row."""
+    """`count` of the rows, with the same share of every label up to one row."""
     shuffled = generator.permutation(rows)
     by_label = shuffled[np.argsort(y[shuffled], kind="stable")]
     chosen = np.arange(count) * len(rows) // max(count, 1)  # evenly spread, and so over the labels

@@ -28,7 +28,7 @@ class Cut:
 
 
 def rows_of_each(sizes: Iterable[int]) -> list[RowNumbers]:
-    """The rows of domains of these sizes that lie one after the other in a store."""
+    """The rows of each domain, for domains of these sizes one after the other in a store."""
     ends = np.cumsum(list(sizes))
     return np.split(np.arange(ends[-1]), ends[:-1])
 
@@ -41,16 +41,16 @@ def cut(rows: RowNumbers, shares: Shares, generator: np.random.Generator) -> Cut
 
 
 def rounded_up(n: int, fraction: float) -> int:
-    """ceil(n * fraction), with one of the n always left over."""
+    """ceil(n * fraction), but at most n - 1."""
     # 295 * 0.2 may come out a little above 59 in floating point; the user meant 59.
     return max(0, min(math.ceil(n * fraction - 1e-9), n - 1))
 
 
 def one_client_each(cuts: Mapping[str, Cut]) -> Parts:
-    """Domain name -> cut, as clients in this order, each in a group of its own name."""
+    """One client for each domain, in this order; the domain's name is its group."""
     return Parts(
-        clients=[own.train for own in cuts.values()],
-        tests=[own.test for own in cuts.values()],
-        vals=[own.val for own in cuts.values()],
+        clients=[part.train for part in cuts.values()],
+        tests=[part.test for part in cuts.values()],
+        vals=[part.val for part in cuts.values()],
         groups=list(cuts),
     )

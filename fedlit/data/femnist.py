@@ -53,25 +53,25 @@ class FEMNIST(FederatedDataModule):
         )
         require(min_samples >= 1, f"data.min_samples is {min_samples}. Set it to 1 or more.")
         self.root = data_root(root)
-        self.writers_wanted = num_clients  # the data module's `num_clients` is what was built
+        self.writers_wanted = num_clients  # the property `num_clients` counts the clients that were built
         self.min_samples = min_samples
         self.normalisation = normalisation(mean, std)
         self.client_names: list[str] = []
 
     def build(self) -> tuple[Store, Parts]:
-        written = read_femnist(self.root)
-        enough = [k for k, rows in enumerate(written.rows) if len(rows) >= self.min_samples]
+        read = read_femnist(self.root)
+        enough = [k for k, rows in enumerate(read.rows) if len(rows) >= self.min_samples]
         wanted = len(enough) if self.writers_wanted is None else self.writers_wanted
         if not 1 <= wanted <= len(enough):
             raise DataError(
                 f"data.num_clients is {'null (all)' if self.writers_wanted is None else wanted}, but {len(enough)} of "
-                f"the {len(written.writers)} writers in {self.root / LAYOUT.folder} have {self.min_samples} samples or "
+                f"the {len(read.writers)} writers in {self.root / LAYOUT.folder} have {self.min_samples} samples or "
                 "more. Lower data.num_clients or data.min_samples."
             )
         drawn = np.sort(keys.generator(self.seed, Purpose.DATA).choice(len(enough), wanted, replace=False))
-        self.client_names = [written.writers[enough[k]] for k in drawn]
-        store = {"x": torch.from_numpy(shared(written.x)), "y": torch.from_numpy(written.y), **self.normalisation}
-        return store, Parts([written.rows[enough[k]] for k in drawn])
+        self.client_names = [read.writers[enough[k]] for k in drawn]
+        store = {"x": torch.from_numpy(shared(read.x)), "y": torch.from_numpy(read.y), **self.normalisation}
+        return store, Parts([read.rows[enough[k]] for k in drawn])
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised pictures and their classes."""

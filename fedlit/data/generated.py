@@ -1,4 +1,4 @@
-"""Generated: clients whose samples are computed when they are asked for, so that a federation can exceed the memory.
+"""Generated: samples are computed on demand, so that a federation can be larger than the memory.
 
     client of row r    i = r // samples_per_client
     classes            each client has `classes_per_client` of them, drawn from (seed, i)
@@ -76,7 +76,7 @@ class Generated(FederatedDataModule):
         self.noise = noise
 
     def build(self) -> tuple[Store, Parts]:
-        """The mean of each class; a client's rows are numbers that nobody else has."""
+        """The mean of each class, and consecutive row numbers for each client."""
         means = keys.generator(self.seed, Purpose.DATA).standard_normal((self.classes, *self.shape), dtype=np.float32)
         rows = np.arange(self.clients * self.samples_per_client).reshape(self.clients, -1)
         return {"x": torch.from_numpy(means)}, Parts(list(rows))
@@ -88,7 +88,7 @@ class Generated(FederatedDataModule):
         return self.classes
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Computed from the row numbers alone."""
+        """Samples and labels, computed from the row numbers alone."""
         y = self.labels(store, index)
         means = store["x"].index_select(0, y)
         positions = torch.arange(math.prod(self.shape), device=index.device)
@@ -96,11 +96,11 @@ class Generated(FederatedDataModule):
         return means + self.noise * normals(key).to(means.dtype).reshape(means.shape), y
 
     def labels(self, store: Store, index: Tensor) -> Tensor:
-        """One of the client's classes, which follow each other from a drawn one on."""
+        """One of the client's classes, which are consecutive numbers from a drawn one on."""
         client = index // self.samples_per_client
         first = hashed(client ^ self._salt(2)) % self.classes
-        own = hashed(index ^ self._salt(3)) % self.classes_per_client
-        return (first + own) % self.classes
+        offset = hashed(index ^ self._salt(3)) % self.classes_per_client
+        return (first + offset) % self.classes
 
     def _salt(self, purpose: int) -> int:
         return (self.seed * 4 + purpose) * 0x9E3779B1 & _WORD

@@ -1,6 +1,6 @@
 """HuggingFaceData: a data set of the package `datasets`, or a folder that it saved, column by column.
 
-Everything is read into memory once, when the object is made. What is wrong with a column is said then.
+Everything is read into memory once, when the object is made; errors of a column are raised then.
 """
 
 from collections.abc import Mapping, Sequence
@@ -91,12 +91,12 @@ class HuggingFaceData(TensorData, ReadFromFile):
         return (scaled(store, x) if self.is_pictures else x), y
 
     def known_by(self) -> dict[str, Any]:
-        """The arguments, with what the data hold in the place of the object or the folder's content."""
-        given = arguments_of(self)
-        dataset = given["dataset"]
+        """The arguments, with the arrays themselves in place of the object or the folder."""
+        arguments = arguments_of(self)
+        dataset = arguments["dataset"]
         where = str(dataset) if isinstance(dataset, str | Path) else type(dataset).__name__
-        held = {"source": where, "x": self._store["x"], "y": self._store["y"], "owners": self._owners}
-        return given | {"dataset": held}
+        content = {"source": where, "x": self._store["x"], "y": self._store["y"], "owners": self._owners}
+        return arguments | {"dataset": content}
 
 
 def splits_of(dataset: Any) -> list[Any]:
@@ -116,7 +116,7 @@ def splits_of(dataset: Any) -> list[Any]:
 
 
 def read_folder(path: Path) -> Any:
-    """What save_to_disk wrote."""
+    """The data set in a folder that save_to_disk wrote."""
     try:
         import datasets  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError as error:
@@ -135,18 +135,18 @@ def read_folder(path: Path) -> Any:
 
 def column(parts: Sequence[Any], name: str, option: str) -> NDArray[Any]:
     """All rows of a column, as an array; pictures as bytes (rows, channels, height, width)."""
-    found = []
+    arrays = []
     for part in parts:
         if name not in part.column_names:
             raise DataError(
                 f"data.{option} is '{name}', but the data set has no such column. {nearest(name, part.column_names)}"
                 f"It has {', '.join(part.column_names)}."
             )
-        found.append(array_of(part, name, option))
-    shapes = {values.shape[1:] for values in found if len(values)}
+        arrays.append(array_of(part, name, option))
+    shapes = {values.shape[1:] for values in arrays if len(values)}
     if len(shapes) > 1:
         raise DataError(f"data.{option}: the column '{name}' has rows of the shapes {sorted(shapes)}. Make them alike.")
-    return np.concatenate([values for values in found if len(values)])
+    return np.concatenate([values for values in arrays if len(values)])
 
 
 def array_of(part: Any, name: str, option: str) -> NDArray[Any]:
@@ -190,6 +190,6 @@ def feature_name(part: Any, name: str) -> str:
 
 
 def named_classes(parts: Sequence[Any], name: str) -> int | None:
-    """As many as a ClassLabel names; None for other columns."""
+    """The number of classes of a ClassLabel column; None for other columns."""
     counts = {getattr(part.features[name], "num_classes", None) for part in parts if name in part.column_names}
     return next(iter(counts)) if len(counts) == 1 else None

@@ -1,7 +1,7 @@
-"""MNIST, Fashion-MNIST, EMNIST, CIFAR-10 and CIFAR-100: bytes in memory once, cut into clients by a partition recipe.
+"""MNIST, Fashion-MNIST, EMNIST, CIFAR-10 and CIFAR-100: once in memory as bytes, divided by a partition recipe.
 
 Samples are normalised, and augmented where asked, batch by batch inside the engine's program. A corruption recipe may
-then change what the clients train on; with `fresh`, every round draws clients of its own from the training pictures.
+then change what the clients train on; with `fresh`, every round draws new clients from the training pictures.
 """
 
 from abc import abstractmethod
@@ -126,30 +126,30 @@ class PictureData(FederatedDataModule):
 
     @cached_property
     def pictures(self) -> Pictures:
-        """The set as published; read when it is first asked for."""
+        """The set as published, read on first use."""
         self.prepare_data()
         published = self.read(self.root)
         return replace(published, x=shared(published.x))
 
     @cached_property
     def code(self) -> RowCode:
-        """What row numbers mean."""
+        """The meaning of row numbers."""
         return RowCode(len(self.pictures.y), self.classes)
 
     def build_store(self) -> Store:
-        """Bytes, labels and how to normalise."""
+        """Pictures as bytes, labels, and the numbers to normalise with."""
         normal = pixel_normalisation(self.pictures.x) if self.normalises_pixels else self.channel_normalisation
         return {"x": torch.from_numpy(self.pictures.x), "y": torch.from_numpy(self.pictures.y), **normal}
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Gathered, augmented and normalised."""
+        """Gather, augment and normalise pictures."""
         x = store["x"].index_select(0, self.code.picture(index))
         if self.augment != "none":
             x = viewed(x, self.code.view(index))
         return scaled(store, x), self.labels(store, index)
 
     def plain_rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Without the augmentation: compiled, it takes longer than LeNet's pass over the pictures."""
+        """Gather and normalise without augmentation, which would take longer than LeNet's forward pass."""
         x = store["x"].index_select(0, self.code.picture(index))
         return scaled(store, x), self.labels(store, index)
 
@@ -174,8 +174,8 @@ class PictureData(FederatedDataModule):
     def adjusted(self, splits: Splits) -> Splits:
         if self.corruption is None:
             return splits
-        own = (rows.numpy() for rows in splits.train)
-        drawn = [self._corrupted(rows, len(rows), round=0, position=client) for client, rows in enumerate(own)]
+        train = (rows.numpy() for rows in splits.train)
+        drawn = [self._corrupted(rows, len(rows), round=0, position=client) for client, rows in enumerate(train)]
         return replace(splits, train=Ragged.of(one.rows for one in drawn), groups=[one.group for one in drawn])
 
     def _corrupted(self, rows: RowNumbers, size: int, *, round: int, position: int) -> Corrupted:

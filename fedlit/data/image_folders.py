@@ -1,6 +1,6 @@
 """Pictures in folders, ROOT/<domain>/<class>/*.png or *.jpg: one client per domain, cut as in Exp-α's tables 5 and 6.
 
-Office-Caltech10 and DomainNet as pictures, or a user's own. All of them are in memory, as bytes: 3 size² each.
+Office-Caltech10 and DomainNet as pictures, or a user's own. All are kept in memory as bytes: 3 size² for each picture.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
-"""Large arrays, once in memory for all processes of a machine.
+"""Large arrays: one copy in memory for all processes of a machine.
 
-The array is written to a file in the cache folder, which every process maps: its pages are then one copy, however many
-runs of a sweep use them. (Shared memory proper is often limited to 64 MB in a container, and dies with a bus error.)
+The array is written to a file in the cache folder, and every process maps that file: its pages are in memory once,
+however many runs of a sweep use them. (Real shared memory is often limited to 64 MB in a container, and a process that
+exceeds it dies with a bus error.)
 """
 
 import hashlib
@@ -14,11 +15,11 @@ from numpy.typing import NDArray
 from fedlit.files import cache_home, make_private
 
 SMALLEST = 16_000_000
-"""Bytes from which sharing is worth a file."""
+"""Fewest bytes of an array that is shared through a file."""
 
 
 def shared(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The same array: a mapped file where it is large and the cache can be written, else as it is."""
+    """The array as a mapped file if it is large and the cache can be written; else the array itself."""
     if array.nbytes < SMALLEST:
         return array
     path = cache_home() / "data" / f"{hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()[:32]}.bin"
@@ -34,7 +35,7 @@ def shared(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _write(path: Path, array: NDArray[np.uint8]) -> None:
-    """To a name of its own first: another process must never map half a file."""
+    """Write under a temporary name first: another process must never map half a file."""
     draft = path.with_suffix(f".{os.getpid()}.part")
     try:
         draft.write_bytes(np.ascontiguousarray(array).data)

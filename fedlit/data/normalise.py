@@ -1,4 +1,4 @@
-"""Pictures stay bytes in memory; a batch of them becomes numbers of mean 0 and deviation 1 when it is gathered."""
+"""Normalisation: pictures stay bytes in memory; a batch gets mean 0 and deviation 1 when it is gathered."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +23,7 @@ def normalisation(mean: Sequence[float], std: Sequence[float]) -> dict[str, Tens
 def pixel_normalisation(pictures: np.ndarray[Any, np.dtype[np.uint8]]) -> dict[str, Tensor]:
     """`scale` and `shift` of every pixel: (byte - mean) / (deviation + 0.001), both over all pictures, in bytes.
 
-    It is how the pFedMe authors' code prepares MNIST. A pixel that is the same in all pictures becomes 0.
+    The pFedMe authors' code prepares MNIST so. A pixel that is the same in all pictures becomes 0.
     """
     mean = pictures.mean(axis=0, dtype=np.float64)
     squares = np.einsum("n...,n...->...", pictures, pictures, dtype=np.float64, casting="unsafe") / len(pictures)

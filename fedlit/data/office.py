@@ -45,8 +45,8 @@ class OfficeCaltech10(FederatedDataModule):
         y = np.concatenate([features.y for features in domains.values()])
         rows = rows_of_each(len(features.y) for features in domains.values())
         cuts = {
-            name: cut(own, self.shares, keys.generator(self.seed, Purpose.DATA, client=number))
-            for number, (name, own) in enumerate(zip(domains, rows, strict=True))
+            name: cut(rows_of_domain, self.shares, keys.generator(self.seed, Purpose.DATA, client=number))
+            for number, (name, rows_of_domain) in enumerate(zip(domains, rows, strict=True))
         }
         return {"x": torch.from_numpy(x), "y": torch.from_numpy(y)}, one_client_each(cuts)
 

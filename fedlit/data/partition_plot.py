@@ -1,4 +1,4 @@
-"""partition.png: who holds how much of which class. Legible for a few clients and for a thousand."""
+"""partition.png: how many samples of which class each client has; readable for a few clients and for a thousand."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 _NAMED_CLIENTS = 60  # up to so many, every client has its id below it
 _NAMED_CLASSES = 12
-_MOST_COLUMNS = 2_000  # of more clients, evenly spaced ones are drawn: there are not more pixels
+_MOST_COLUMNS = 2_000  # of more clients, evenly spaced ones are drawn: the picture has no more pixels
 _COLOURS = ("#0969da", "#bf5700", "#1a7f37", "#8250df", "#bf3989", "#57606a", "#9a6700", "#1b7c83")
 
 
@@ -35,7 +35,7 @@ def draw_partition(described: Mapping[str, Any], path: Path) -> None:
 
 
 def partition_figure(described: Mapping[str, Any]) -> "Figure":
-    """Clients stand in the same order in both panels: the largest first; many are first grouped by their main class."""
+    """Both panels have the clients in the same order: the largest first; many clients are grouped by main class."""
     from matplotlib.figure import Figure
 
     clients = described["clients"]
@@ -60,7 +60,7 @@ def partition_figure(described: Mapping[str, Any]) -> "Figure":
 
 
 def client_order(counts: Floats) -> NDArray[np.int64]:
-    """Client ids from the largest to the smallest; those of many clients by the class they have most of, then so."""
+    """Client ids from the largest to the smallest; many clients are sorted by their most frequent class first."""
     sizes = counts.sum(1)
     if len(counts) <= _NAMED_CLIENTS:
         return np.argsort(-sizes, kind="stable")
@@ -68,7 +68,7 @@ def client_order(counts: Floats) -> NDArray[np.int64]:
 
 
 def title(described: Mapping[str, Any]) -> str:
-    """What the data are, and how large the clients."""
+    """The name of the data, and the sizes of the clients."""
     sizes = [client["train"] for client in described["clients"]]
     clients = f"{len(sizes):,} client{'s' * (len(sizes) > 1)}"
     classes = f" {described['num_classes']} classes," if "classes" in described["clients"][0] else ""
@@ -82,11 +82,11 @@ def draw_sizes(axes: "Axes", sizes: Floats, groups: list[str]) -> None:
     """A bar for each client, in the colour of its group where there are a few groups."""
     names = sorted(set(groups)) if len(set(groups)) <= len(_COLOURS) else [""]
     for name, colour in zip(names, _COLOURS, strict=False):
-        own = np.where(np.array(groups) == name, sizes, 0) if len(names) > 1 else sizes
+        sizes_of_group = np.where(np.array(groups) == name, sizes, 0) if len(names) > 1 else sizes
         if len(sizes) <= _NAMED_CLIENTS:
-            axes.bar(np.arange(len(sizes)), own, width=0.8, color=colour, label=shortened(name))
+            axes.bar(np.arange(len(sizes)), sizes_of_group, width=0.8, color=colour, label=shortened(name))
         else:  # one patch: a thousand bars take seconds
-            axes.stairs(own, np.arange(len(sizes) + 1) - 0.5, fill=True, color=colour, label=shortened(name))
+            axes.stairs(sizes_of_group, np.arange(len(sizes) + 1) - 0.5, fill=True, color=colour, label=shortened(name))
     if len(names) > 1:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=4, frameon=False, fontsize=8)
     scale_sizes(axes, sizes)
@@ -112,12 +112,12 @@ def scale_sizes(axes: "Axes", sizes: Floats) -> None:
 
 
 def shortened(name: str) -> str:
-    """A group's name, as much of it as a legend of four columns has room for."""
+    """A group's name, cut to what fits into a legend of four columns."""
     return name if len(name) <= 18 else f"{name[:17]}…"
 
 
 def draw_shares(axes: "Axes", counts: Floats) -> None:
-    """The classes of each client; a class that it lacks is white, and the smallest share can be told from none."""
+    """The classes of each client; a missing class is white, and the smallest share is visibly not white."""
     from matplotlib.colors import PowerNorm
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
@@ -148,7 +148,7 @@ def visible_blues() -> "Colormap":
 
 
 def name_clients(axes: "Axes", order: NDArray[np.int64], every: float) -> None:
-    """Ids where they can be read, else how many clients there are; one of so many has a column."""
+    """Label the axis with client ids, or with the number of clients if ids would be too small to read."""
     if len(order) <= _NAMED_CLIENTS:
         axes.set_xticks(range(len(order)), [str(client) for client in order], fontsize=8)
         axes.set_xlabel("client id, largest first")

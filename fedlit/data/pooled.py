@@ -1,4 +1,4 @@
-"""Pooled: everybody's training data as one client's, for the yardstick without federation."""
+"""Pooled: the training data of all clients as one client's, for comparison with training without federation."""
 
 from collections.abc import Sequence
 
@@ -18,11 +18,11 @@ class Pooled:
 
     @property
     def sizes(self) -> Tensor:
-        """(1,): all training samples, one for each client that holds it."""
+        """(1,): the number of training samples of all clients; a shared sample counts for each of them."""
         return self.data.sizes.sum().reshape(1)
 
     def load(self, round: int, ids: Sequence[int]) -> ClientData:
-        """All that the clients of a round bring."""
+        """The training data of all clients of a round."""
         everyone = self.data.load(round, range(self.data.num_clients))
         nothing, train = Ragged.empty(1), Ragged.of([everyone.train.joined])
         return ClientData(

@@ -1,4 +1,4 @@
-"""Ragged: the row numbers of many clients in one array, of which each client has a piece."""
+"""Ragged: the row numbers of many clients in one array; each client has a piece of it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
@@ -12,12 +12,12 @@ from fedlit.data.partition.base import RowNumbers
 
 
 class Ragged(Sequence[Tensor]):
-    """A sequence of int64 tensors, one a client, which are views of one array.
+    """A sequence of int64 tensors, one for each client, which are views of one array.
 
     Args:
         values: all row numbers.
         starts: where each client's piece begins.
-        sizes: how many it has.
+        sizes: the length of each piece.
     """
 
     def __init__(self, values: RowNumbers, starts: RowNumbers, sizes: RowNumbers) -> None:
@@ -26,7 +26,7 @@ class Ragged(Sequence[Tensor]):
 
     @classmethod
     def of(cls, pieces: Iterable[ArrayLike]) -> "Ragged":
-        """One after the other in a new array."""
+        """Join pieces into a new array."""
         arrays = [np.asarray(piece, dtype=np.int64) for piece in pieces]
         sizes = np.array([len(piece) for piece in arrays], dtype=np.int64)
         values = np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int64)
@@ -34,7 +34,7 @@ class Ragged(Sequence[Tensor]):
 
     @classmethod
     def empty(cls, clients: int) -> "Ragged":
-        """Nobody has anything."""
+        """Clients without any rows."""
         nothing = np.zeros(clients, dtype=np.int64)
         return cls(np.empty(0, dtype=np.int64), nothing, nothing)
 
@@ -55,23 +55,23 @@ class Ragged(Sequence[Tensor]):
         return (self._tensor[start : start + size] for start, size in zip(self.starts, self.sizes, strict=True))
 
     def of_clients(self, ids: Sequence[int]) -> "Ragged":
-        """Those of some clients, in this order; nothing is copied."""
+        """The pieces of some clients, in this order; nothing is copied."""
         chosen = np.asarray(ids, dtype=np.int64)
         return Ragged(self.values, self.starts[chosen], self.sizes[chosen])
 
     def cut(self, first: ArrayLike, last: ArrayLike) -> "Ragged":
-        """Of every client the rows from `first` up to, but not including, `last`, which are numbers of each client."""
+        """For every client, its rows from `first` up to but not including `last`; both may differ by client."""
         first, last = np.asarray(first, dtype=np.int64), np.minimum(last, self.sizes)
         return Ragged(self.values, self.starts + first, np.maximum(last - first, 0))
 
     @property
     def owners(self) -> RowNumbers:
-        """Of every row in `joined`, whose it is."""
+        """(rows,): the client that owns each row of `joined`."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     @property
     def joined(self) -> Tensor:
         """All clients' rows, one client after the other."""
         ends = np.cumsum(self.sizes)
-        places = np.arange(self.sizes.sum()) + np.repeat(self.starts - (ends - self.sizes), self.sizes)
-        return torch.from_numpy(self.values[places])
+        indices = np.arange(self.sizes.sum()) + np.repeat(self.starts - (ends - self.sizes), self.sizes)
+        return torch.from_numpy(self.values[indices])

@@ -1,7 +1,7 @@
-"""RowCode: row numbers that say more than which picture: under which label, and cropped how.
+"""RowCode: row numbers that also encode a label and a crop of the picture.
 
-The engines only ever see row numbers. So what differs from client to client (a wrong label) or from batch to batch
-(an augmentation) is written into the number, and the gather function reads it there:
+Engines see only row numbers. So what differs from client to client (a wrong label) or from batch to batch (an
+augmentation) is encoded in the number, and the gather function decodes it:
 
     number = picture + pictures * (carried + (classes + 1) * view)
 
@@ -26,43 +26,43 @@ _SHIFTS = 2 * PAD + 1
 
 @dataclass(frozen=True)
 class RowCode:
-    """The code of a set of so many pictures in so many classes."""
+    """The encoding for a set with this number of pictures and classes."""
 
     pictures: int
     classes: int
 
     @property
     def limit(self) -> int:
-        """Row numbers go from 0 up to, but not including, this."""
+        """The number of row numbers: all are below it."""
         return self.pictures * (self.classes + 1) * 2 * _SHIFTS**2
 
     def relabelled(self, pictures: RowNumbers, labels: RowNumbers) -> RowNumbers:
-        """The pictures under other labels than their own."""
+        """Row numbers of pictures with other labels."""
         return pictures + self.pictures * (1 + labels)
 
     def varied(self, rows: RowNumbers, generator: np.random.Generator, *, flip: bool) -> RowNumbers:
-        """The same samples, each in a view drawn for it: shifted, and with `flip` half of them mirrored."""
+        """The same samples, each with a drawn view: shifted, and with `flip` half of them mirrored."""
         views = 2 * generator.integers(_SHIFTS**2, size=rows.shape)
         if flip:
             views += generator.integers(2, size=rows.shape)
         return rows + self.pictures * (self.classes + 1) * views
 
     def picture(self, rows: Tensor) -> Tensor:
-        """Which pictures."""
+        """The pictures of row numbers."""
         return rows % self.pictures
 
     def label(self, rows: Tensor, own: Tensor) -> Tensor:
-        """Under which labels, given the pictures' own."""
+        """The labels of row numbers; `own` are the pictures' own labels."""
         carried = rows // self.pictures % (self.classes + 1)
         return torch.where(carried > 0, carried - 1, own)
 
     def view(self, rows: Tensor) -> Tensor:
-        """In which views."""
+        """The views of row numbers."""
         return rows // (self.pictures * (self.classes + 1))
 
 
 def viewed(x: Tensor, view: Tensor) -> Tensor:
-    """Pictures (rows, channels, height, width) in their views: padded by black, cropped to their size, mirrored."""
+    """Pictures (rows, channels, height, width) in their views: padded with black, cropped to their size, mirrored."""
     height, width = x.shape[-2:]
     down, right = (_shift(view // divisor) for divisor in (2 * _SHIFTS, 2))
     across = torch.arange(width, device=view.device)
@@ -79,5 +79,5 @@ def _shift(code: Tensor) -> Tensor:
     return (code % _SHIFTS + PAD) % _SHIFTS - PAD
 
 
-def _inside(place: Tensor, size: int) -> Tensor:
-    return (place >= 0) & (place < size)
+def _inside(index: Tensor, size: int) -> Tensor:
+    return (index >= 0) & (index < size)

@@ -1,4 +1,4 @@
-"""Shakespeare by role: a client is a role; from 80 characters that it says, the next one is to be guessed.
+"""Shakespeare by role: a client is a role; x is 80 characters of its text, y the next one.
 
 A window (80 characters and the next) begins at every character of a role's text, and none is stored: the store has each
 character once, and a row number is the position of a window in it. The network sees the numbers of the characters.
@@ -60,7 +60,7 @@ class Shakespeare(FederatedDataModule):
             f"data.max_samples_per_client is {max_samples_per_client}. Set it to 1 or more, or leave it out.",
         )
         self.root = data_root(root)
-        self.roles_wanted = num_clients  # the data module's `num_clients` is what was built
+        self.roles_wanted = num_clients  # the property `num_clients` counts the clients that were built
         self.min_samples = min_samples
         self.max_samples_per_client = max_samples_per_client
         self.client_names: list[str] = []
@@ -97,7 +97,7 @@ class Shakespeare(FederatedDataModule):
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
         """x (rows, 80): numbers of characters, y (rows,): the number of the next one."""
-        windows = store["x"].unfold(0, WINDOW + 1, 1)  # a view: no window takes memory before it is gathered
+        windows = store["x"].unfold(0, WINDOW + 1, 1)  # a view: windows take no memory until they are gathered
         gathered = windows.index_select(0, index).to(torch.int64)
         return gathered[:, :WINDOW], gathered[:, WINDOW]
 
@@ -105,7 +105,7 @@ class Shakespeare(FederatedDataModule):
         return store["x"].index_select(0, index + WINDOW).to(torch.int64)
 
     def count_rows(self, store: Store) -> int:
-        """The last window needs 80 characters and the one to be guessed."""
+        """The number of windows: the last one needs 80 characters and the next."""
         return len(store["x"]) - WINDOW
 
     def count_classes(self, store: Store) -> int:

@@ -1,4 +1,4 @@
-"""Clients' rows in parts: training, validation, test and adaptation; pure functions of rows and a seed."""
+"""Cutting clients' rows into training, validation, test and adaptation; pure functions of rows and a seed."""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fedlit.keys import Purpose, Stream
 
 @dataclass(frozen=True)
 class Shares:
-    """How much of a client's rows goes where."""
+    """The shares of a client's rows for test, validation and adaptation."""
 
     test: float
     val: float
@@ -44,7 +44,7 @@ class Splits:
     groups: list[str]
 
     def limited(self, rows: int | None) -> "Splits":
-        """At most so many rows in each part of each client."""
+        """Keep at most `rows` rows in each part of each client."""
         if rows is None:
             return self
         parts = {name: getattr(self, name).cut(0, rows) for name in ("train", "val", "test", "adapt")}
@@ -52,27 +52,27 @@ class Splits:
 
 
 def split(parts: Parts, shares: Shares, seed: int) -> Splits:
-    """Cut every client's rows; the parts that the recipe has fixed stay as they are."""
-    own = Ragged.of(parts.clients)
+    """Cut every client's rows; parts that the recipe has fixed stay as they are."""
+    rows = Ragged.of(parts.clients)
     if parts.tests is not None:
-        test, rest = Ragged.of(parts.tests), shuffled(own, seed)
+        test, rest = Ragged.of(parts.tests), shuffled(rows, seed)
     elif shares.tail:
-        kept = tail_size(own.sizes, shares.test)
-        test, rest = own.cut(kept, own.sizes), shuffled(own.cut(0, kept), seed)
+        kept = tail_size(rows.sizes, shares.test)
+        test, rest = rows.cut(kept, rows.sizes), shuffled(rows.cut(0, kept), seed)
     else:
         # A client with two rows or more can be tested.
-        test, rest = split_off(shuffled(own, seed), shares.test, least=1)
+        test, rest = split_off(shuffled(rows, seed), shares.test, least=1)
     if parts.vals is not None:
         val = Ragged.of(parts.vals)
     else:
         val, rest = split_off(rest, shares.val, least=0)
     adapt, train = split_off(rest, shares.adapt, least=1)
-    groups = list(parts.groups) if parts.groups is not None else [""] * len(own)
+    groups = list(parts.groups) if parts.groups is not None else [""] * len(rows)
     return Splits(train, val, test, adapt, groups)
 
 
 def shuffled(rows: Ragged, seed: int) -> Ragged:
-    """Each client's rows in an order that is drawn for it alone."""
+    """Each client's rows, shuffled independently of other clients."""
     values, stream = rows.joined.numpy(), Stream()
     ends = np.cumsum(rows.sizes)
     starts = ends - rows.sizes
@@ -88,12 +88,12 @@ def split_off(rows: Ragged, fraction: float, least: int) -> tuple[Ragged, Ragged
 
 
 def share(n: int, fraction: float, least: int) -> int:
-    """floor(n * fraction), raised to `least` unless the fraction is 0, with one of the n always left over."""
+    """floor(n * fraction), at least `least` unless the fraction is 0, and at most n - 1."""
     return int(shares_of(np.array([n]), fraction, least)[0])
 
 
 def shares_of(sizes: RowNumbers, fraction: float, least: int) -> RowNumbers:
-    """`share` of every size."""
+    """(clients,): `share` of every size."""
     # 0.29 * 100 is 28.999999999999996 in floating point; the user meant 29.
     wanted = np.floor(sizes * fraction + 1e-9).astype(np.int64)
     wanted = wanted if fraction == 0 else np.maximum(wanted, least)
@@ -101,14 +101,14 @@ def shares_of(sizes: RowNumbers, fraction: float, least: int) -> RowNumbers:
 
 
 def evaluated_part(rows: Tensor, count: int | None, generator: np.random.Generator) -> Tensor:
-    """So many of the rows, drawn; all where there are no more, or no number is given."""
+    """`count` of the rows, drawn; all rows if there are no more, or if `count` is None."""
     if count is None or count >= len(rows):
         return rows
     return rows[np.sort(generator.choice(len(rows), count, replace=False))]
 
 
 def union(parts: Sequence[Ragged]) -> Tensor:
-    """Every row number once, in ascending order."""
+    """All row numbers of several parts, each once, in ascending order."""
     ordered = np.sort(np.concatenate([part.joined.numpy() for part in parts]))  # np.unique takes five times as long
     return torch.from_numpy(ordered[np.diff(ordered, prepend=-1) > 0])
 
@@ -124,6 +124,6 @@ def partition_hash(parts: Sequence[Ragged], labels: bytes) -> str:
 
 
 def little_endian(values: Tensor | RowNumbers) -> bytes:
-    """The same bytes on every machine, and of numbers in whatever precision a run holds them."""
+    """The same bytes on every machine and in every precision of a run."""
     array = np.asarray(values)
     return array.astype("<f4" if array.dtype.kind == "f" else "<i8").tobytes()

@@ -12,8 +12,8 @@ Readings: α and β are standard deviations, as in the public code, although the
 variances (`as_variance` takes them so). `iid`: one W and c with entries ~ N(0, 1), and v = 0, for all clients;
 α and β then have no effect. Labels are computed in float64, x is kept as float32.
 
-What α does: nothing to the data. u_i adds the same amount to the score of every class, so no label depends on it;
-the clients' models differ by the unit variance of W_i and c_i, whatever α is. The papers do not say so.
+α has no effect on the data: u_i adds the same amount to the score of every class, so no label depends on it. The
+clients' models differ by the unit variance of W_i and c_i, for any α. The papers do not say so.
 
 The draws come from NumPy's old RandomState and not from fedlit.keys, and the sizes come first, because that gives
 the sizes of the papers' code: FedBC's with seed 1, pFedMe's printed range with seed 0. Then come u, B and v of all
@@ -113,7 +113,7 @@ class Synthetic(FederatedDataModule):
 
 @dataclass(frozen=True)
 class Recipe:
-    """The options of `Synthetic` under their own names; the data module's `num_clients` is what was built."""
+    """The options of `Synthetic`; the data module's own `num_clients` counts the clients that were built."""
 
     alpha: float
     beta: float
@@ -136,7 +136,7 @@ class Recipe:
 
 
 def draw_sizes(recipe: Recipe, random: RandomState) -> RowNumbers:
-    """(clients,): n_i, refused while they are still floats if they would not fit in memory (or in an integer)."""
+    """(clients,): n_i; sizes that would not fit in memory are refused while they are floats, before they overflow."""
     drawn = random.lognormal(recipe.size_mean, recipe.size_sigma, recipe.num_clients)
     rows = recipe.size_factor * (drawn.sum() + recipe.num_clients * recipe.size_min)
     require(
@@ -151,7 +151,7 @@ Samples = tuple[NDArray[np.float32], RowNumbers]
 
 
 def own_samples(recipe: Recipe, sizes: RowNumbers, random: RandomState) -> Iterator[Samples]:
-    """(x, y) of each client, from a model and an input mean of its own."""
+    """(x, y) of each client, from its own model and input mean."""
     n, features, classes = recipe.num_clients, recipe.num_features, recipe.num_classes
     u = random.normal(0, deviation(recipe.alpha, recipe), n)
     b = random.normal(0, deviation(recipe.beta, recipe), n)

@@ -1,7 +1,7 @@
 """TensorData: a user's own arrays, with one column that says which client each sample belongs to.
 
-x is pictures or numbers, or token ids; y is labels, numbers to be predicted, or the token that follows at each place.
-Everything that is wrong with the arrays is said here, when the object is made, not hours later in a round.
+x is pictures, numbers or token ids; y is labels, numbers to be predicted, or the next token at each position. Errors of
+the arrays are raised here, when the object is made, not hours later in a round.
 """
 
 import math
@@ -20,7 +20,7 @@ from fedlit.metrics.measures import NOT_COUNTED
 Array = Tensor | NDArray[Any]
 
 _TESTED_NUMBERS = 2**20
-"""Numbers of samples that are tested at a time."""
+"""How many numbers are tested at a time."""
 _FLOAT_TYPES = ("float16", "bfloat16", "float32", "float64")
 _LABEL_TYPES = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 
@@ -77,7 +77,7 @@ class TensorData(FederatedDataModule):
         return (x.to(torch.int64) if is_tokens(x) else x), y
 
     def probe_rows(self) -> Tensor:
-        """Of token ids, the rows with the smallest and the largest: an embedding must have both."""
+        """For token ids, the rows with the smallest and the largest one: an embedding must have both."""
         x = self._store["x"]
         if not is_tokens(x):
             return super().probe_rows()
@@ -137,7 +137,7 @@ def check_range(
 
 
 def damaged_rows(x: Tensor) -> Tensor:
-    """Numbers of the rows with NaN or infinite values, found in parts: all at once would double the memory."""
+    """Numbers of the rows with NaN or infinite values; tested in parts, because all at once would double the memory."""
     if not x.is_floating_point():
         return torch.empty(0, dtype=torch.int64)
     parts = torch.split(x, max(1, _TESTED_NUMBERS // max(1, x[0].numel())))
@@ -146,7 +146,7 @@ def damaged_rows(x: Tensor) -> Tensor:
 
 
 def targets(y: Array, x: Tensor, num_classes: int | None, num_tokens: int | None) -> Tensor:
-    """y as numbers, as one token for each of x, or as one label a row."""
+    """y as numbers, as one token for each token of x, or as one label for each row."""
     if type_name(y) in _FLOAT_TYPES:
         return numbers(y, num_classes)
     if type_name(y) not in _LABEL_TYPES:
@@ -179,7 +179,7 @@ def numbers(y: Array, num_classes: int | None) -> Tensor:
 
 
 def next_tokens(y: Array, num_tokens: int | None) -> Tensor:
-    """The token that follows at each place, -100 where none is to be guessed; every row has one at least."""
+    """The next token at each position, -100 where none is to be predicted; every row needs at least one."""
     tensor = to_tensor(y).to(torch.int64)
     check_range("y", tensor, num_tokens, "token id", "num_tokens", spared=NOT_COUNTED)
     empty = (tensor == NOT_COUNTED).reshape(len(tensor), -1).all(1).nonzero()
@@ -226,7 +226,7 @@ def check_one_per_sample(name: str, array: Array) -> None:
 
 
 def as_array(values: Array) -> Array:
-    """Lists are welcome too; what has values that are not there, or not one by one, is not."""
+    """The values as an array; lists are allowed, sparse, quantized and masked arrays are not."""
     if isinstance(values, Tensor) and (values.layout != torch.strided or values.is_quantized or values.is_meta):
         raise DataError("An array is sparse, quantized or without values. Pass plain ones: x.to_dense() in torch.")
     if np.ma.is_masked(values):

@@ -25,7 +25,7 @@ Vary = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 
 class Pieces(Protocol):
-    """Row numbers of clients, each of whom has a piece of one array (see fedlit.data.ragged.Ragged)."""
+    """Row numbers of clients: each client has a piece of one array (see fedlit.data.ragged.Ragged)."""
 
     @property
     def values(self) -> np.ndarray:
@@ -37,13 +37,13 @@ class Pieces(Protocol):
 
     @property
     def sizes(self) -> np.ndarray:
-        """(clients,) how many it has."""
+        """(clients,) the length of each client's piece."""
 
     def __getitem__(self, client: int, /) -> Tensor:
-        """One client's."""
+        """The row numbers of one client."""
 
     def of_clients(self, ids: Sequence[int]) -> "Pieces":
-        """Those of some clients."""
+        """The pieces of some clients."""
 
 
 class TrainData(Protocol):
@@ -59,24 +59,24 @@ class TrainData(Protocol):
 
     @property
     def vary(self) -> Vary | None:
-        """Draws the augmentation of batches that are given as row numbers; None where there is none."""
+        """Draws the augmentation of batches of row numbers; None without augmentation."""
 
     @property
     def largest(self) -> int | None:
-        """No client of any round has more training rows; None where that is not known."""
+        """The most training rows of any client in any round; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Solved:
-    """What an engine gives back of a local solve, stacked by client."""
+    """The result of a local solve, stacked by client."""
 
     params: Params
     buffers: Params
     losses: Tensor
-    """(clients,) mean over its steps of each client's task loss; NaN where it took none."""
+    """(clients,) each client's task loss, mean over its steps; NaN without steps."""
     optimizer_state: Params
     carried: Params
-    """Rows of the states that steps carry."""
+    """Rows of the states that steps carry on."""
 
     def flat(self) -> Params:
         """All of it in one stacked dict."""
@@ -90,12 +90,12 @@ class Solved:
 
     @classmethod
     def from_flat(cls, rows: Params) -> "Solved":
-        """The inverse."""
+        """The inverse of `flat`."""
         parts = {name: under_prefix(name, rows) for name in ("params", "buffers", "memory", "state")}
         return cls(parts["params"], parts["buffers"], rows["losses"], parts["memory"], parts["state"])
 
 
-class _OneStreamEach(threading.local):
+class _ThreadStream(threading.local):
     """A stream of draws for each thread."""
 
     def __init__(self) -> None:
@@ -109,28 +109,28 @@ class Engine:
         self.seed = seed
         self.rows = rows
         self.ranks = Ranks()
-        """The processes of the run; a sign goes to them after every step."""
+        """The processes of the run; they get a heartbeat after every step."""
         self.progress = TrainingProgress()
-        """How far `train` is."""
-        self._threads = _OneStreamEach()
+        """How much of `train` is done."""
+        self._threads = _ThreadStream()
 
     def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
-        """What is done once, before a phase's first `train`; CompilerError where a program cannot be compiled."""
+        """Do what is needed once before a phase's first `train`; CompilerError if a program cannot be compiled."""
 
     def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
-        """One local solve of every client; the cohort stays as it is."""
+        """One local solve of every client; the cohort is not changed."""
         raise NotImplementedError
 
     def memory_of(
         self, client: Client, cohort: TrainedCohort, phase: Phase, start: Params
     ) -> tuple[LocalOptimizer, Params]:
-        """The phase's optimiser and, stacked, its state before the first step: the kept one, or a new one."""
+        """The phase's optimiser, and its stacked state before the first step: the kept state, or a new one."""
         optimizer = phase.optimizer or client.local_optimizer()
         kept = cohort.optimizer_state if phase.optimizer is None or phase.start == "trained" else {}
         return optimizer, kept or initial_optimizer_state(optimizer, start)
 
     def planner(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> "Planner":
-        """The mini-batches of the cohort's clients; a step takes `batches_per_step` of them, one after the other."""
+        """Plans the mini-batches of the cohort's clients; each step takes the next `batches_per_step` of them."""
         return Planner(
             threads=self._threads,
             seed=self.seed,
@@ -145,39 +145,39 @@ class Engine:
         )
 
     def mask_keys(self, cohort: TrainedCohort, phase: Phase, k: int) -> np.ndarray:
-        """(steps,) what each step of the cohort's k-th client draws its masks from (see `dropout.KeyedDropout`)."""
+        """(steps,) the key of the dropout masks of each step of the k-th client (see `dropout.KeyedDropout`)."""
         key = {"round": cohort.draw_rounds[k], "client": cohort.clients[k], "index": 1 + phase.stream}
         return self._threads.stream.at(self.seed, Purpose.DROPOUT, **key).integers(2**63, size=int(cohort.steps[k]))
 
 
 @dataclass(frozen=True)
 class Planner:
-    """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone, in any order."""
+    """k -> the mini-batches of the cohort's k-th client, drawn from (seed, round, client) alone."""
 
-    threads: _OneStreamEach
+    threads: _ThreadStream
     seed: int
     stream: int
-    """Of the phase."""
+    """Number of the phase's stream of draws."""
     rounds: list[int]
-    """(clients,) the round by which each client's draws are keyed."""
+    """(clients,) the round in the key of each client's draws."""
     clients: list[int]
     train: Pieces
     batches: np.ndarray
-    """(clients,) how many are drawn for each."""
+    """(clients,) how many batches each client needs."""
     per_epoch: np.ndarray
-    """(clients,) how many are a pass over its rows."""
+    """(clients,) how many batches are one pass over its rows."""
     size: int
     """Rows of a batch with its padding."""
     vary: Vary | None
 
     @property
     def rows(self) -> Tensor:
-        """The row numbers of all clients, of which each has a piece."""
+        """The row numbers of all clients, in one tensor."""
         return torch.from_numpy(np.ascontiguousarray(self.train.values, dtype=np.int64))
 
     @cached_property
     def draws(self) -> np.ndarray:
-        """(clients, 4) where its rows begin, how many there are, batches of a pass over them, and the draws' key."""
+        """(clients, 4) first row, number of rows, batches of one pass over them, key of the draws."""
         keys = [round << 32 | client for round, client in zip(self.rounds, self.clients, strict=True)]
         return np.stack([self.train.starts, self.train.sizes, self.per_epoch, np.array(keys, dtype=np.int64)], axis=1)
 
@@ -190,14 +190,14 @@ class Planner:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """(steps, batch) row numbers of a client's mini-batches and how many of each are real; the rest is padding."""
+    """(steps, batch) row numbers of a client's mini-batches, and how many of each are real; the rest is padding."""
 
     index: np.ndarray
     counts: np.ndarray
 
 
 def batch_rows(client: Client, data: TrainData) -> int:
-    """Rows of a batch with its padding: `batch_size`, unless no client ever fills it."""
+    """Rows of a batch with its padding: `batch_size`, or less if no client ever fills it."""
     return client.batch_size if data.largest is None else min(client.batch_size, max(data.largest, 1))
 
 
@@ -217,5 +217,5 @@ def _batch_counts(rows: int, size: int, per_epoch: int, steps: int) -> np.ndarra
 
 
 def row_weights(counts: np.ndarray, size: int) -> np.ndarray:
-    """(batches, size): for batches of so many real rows, 1/n for these and 0 for the padding."""
+    """(batches, size): 1/n for the n real rows of a batch, 0 for its padding."""
     return np.where(np.arange(size) < counts[:, None], 1.0 / counts[:, None], 0.0)

@@ -45,14 +45,14 @@ THREADED_FLOP = 1e8
 SMALL_NET = 20_000
 """Parameters up to which several lanes beat one (docs/performance.md)."""
 _OMP_NUM_THREADS = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-"""Read once, as OpenMP does: Lightning sets the variable when it starts processes, which is not the user's word."""
+"""Read once, as OpenMP does: later, Lightning sets the variable itself when it starts processes."""
 EAGER_LANES = 16
 """Lanes of the eager form, which is fast because it stacks many clients."""
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """What trains the cohorts of a run; it never changes in mid-run."""
+    """The engine of a run and its form; it never changes during the run."""
 
     engine: str
     lanes: int
@@ -65,17 +65,17 @@ class EngineChoice:
     evaluation_threads: int = 1
     """Threads inside one operation of an evaluation, whose batches are larger."""
     processes: int = 1
-    """Processes that divide a cohort; each has so many lanes, workers and threads."""
+    """Processes that divide a cohort; each has these numbers of lanes, workers and threads."""
     accelerator: Literal["cpu", "gpu"] = "cpu"
-    """Where clients train; with several processes each has a GPU of its own."""
+    """Where clients train; with several processes each has its own GPU."""
     convolution: Convolving = "torch"
-    """Whose convolutions the compiled program has."""
+    """Which convolutions a compiled program has: torch's, or fedlit's direct ones."""
     compiles: Compiles = "loop"
-    """What a compiled program is: the loop over a client's steps, or one step."""
+    """What is compiled: the loop over a client's steps, or one step."""
     loops: Loops = "lean"
-    """Whose loops and products a compiled program has."""
+    """Which loops and matrix products a compiled program has: fedlit's (lean), or torch's."""
     evaluation: Evaluation = "eager"
-    """How models are measured."""
+    """How models are evaluated."""
     evaluation_why: str = "as it was when this run began"
 
     def line(self) -> str:
@@ -96,7 +96,7 @@ _COMPILED: dict[Compiles, str] = {"loop": "compiled", "step": "compiled step by 
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for; None = decide."""
+    """The user's options; None lets `choose` decide."""
 
     engine: EngineName = "auto"
     lanes: int | None = None
@@ -110,17 +110,17 @@ class Request:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a process of the run has: its part of the machine, and of the cohort."""
+    """The resources of one process: its part of the machine and of the cohort."""
 
     processes: int = 1
     here: int = 1
-    """Processes on the same machine."""
+    """Number of processes on the same machine."""
     threads: int | None = None
-    """What the user allows this process."""
+    """Threads that the user allows this process."""
 
     @property
     def cores(self) -> int:
-        """Threads for this process alone: as asked, or as OMP_NUM_THREADS says, or its part of the cores."""
+        """Threads of this process: trainer.threads, else OMP_NUM_THREADS, else its part of the cores."""
         return self._allowed[0]
 
     @property
@@ -132,7 +132,7 @@ class Resources:
         return max(1, len(os.sched_getaffinity(0)) // self.here), "the cores of this process"
 
     def line(self, choice: EngineChoice) -> str:
-        """One line for the user: how many threads are used, how many may be, and who says so."""
+        """One line for the user: how many threads are used, how many are allowed, and by what."""
         training = choice.workers if choice.compiled else choice.threads
         most, source = self._allowed
         form = " (compiled)" if choice.evaluation == "compiled" else ""
@@ -154,16 +154,25 @@ def choose(
     resources: Resources | None = None,
     device: Device | None = None,
 ) -> EngineChoice:
-    """Decide from the steps that each client plans for a round (`planned`), the cohort's size and a sample's shape.
+    """Decide from the planned steps, the cohort's size and a sample's shape.
 
-    `shares` are the steps that a phase takes by its `work_method`, as a share of the planned ones (all unless given),
-    `evaluated_rows` the rows of a pass when models are measured, `measured_rows` all that are passed so in the run,
-    `device` is where Lightning has put the net.
+    Args:
+        request: the user's options.
+        client: the algorithm.
+        planned: (clients,) the steps that each client plans for a round.
+        per_round: clients of a round.
+        rounds: of the run.
+        sample: one x of the data.
+        shares: a phase's `work_method` -> the share of the planned steps that it takes; all of them unless given.
+        evaluated_rows: rows of one forward pass of an evaluation.
+        measured_rows: rows of all forward passes of the run's evaluations.
+        resources: of this process.
+        device: where Lightning has put the net.
     """
     flop, resources, device = step_flop(client, sample), resources or Resources(), device or Device()
     evaluation = _threads(flop / client.batch_size * evaluated_rows, resources)
     part = -(-per_round // resources.processes)
-    device = _decided(request, device, flop, part)
+    device = _device_for(request, device, flop, part)
     work = Work(client, planned, part, rounds, sample, flop, device, shares or {}, _threads(flop, resources))
     chosen = _on_gpu(request, work) if device.name == "gpu" else _engine(request, work, resources)
     chosen = replace(chosen, evaluation_threads=evaluation, processes=resources.processes, accelerator=device.name)
@@ -174,7 +183,7 @@ def choose(
 
 
 def _eager_evaluation(chosen: EngineChoice, flop: float) -> tuple[bool, str]:
-    """Whether models are measured eagerly in a run that measures with so many operations; and why."""
+    """Whether models are evaluated eagerly in a run whose evaluations have so many operations; and why."""
     seconds = flop / FLOP_S
     if chosen.convolution != "direct":
         return True, "the gain is in direct convolutions, which the training does not have"
@@ -183,8 +192,8 @@ def _eager_evaluation(chosen: EngineChoice, flop: float) -> tuple[bool, str]:
     return False, f"about {seconds:.0f} s in the run eagerly"
 
 
-def _decided(request: Request, device: Device, flop: float, clients: int) -> Device:
-    """Where to train: as asked, or, with `auto`, a GPU where there is one and it pays. `auto` says why."""
+def _device_for(request: Request, device: Device, flop: float, clients: int) -> Device:
+    """Where to train: as asked, or with `auto` on a GPU if there is one and it pays. `auto` logs why."""
     if request.accelerator != "auto":
         return device
     if device.name == "cpu":
@@ -196,7 +205,7 @@ def _decided(request: Request, device: Device, flop: float, clients: int) -> Dev
 
 
 def _on_gpu(request: Request, work: Work) -> EngineChoice:
-    """Eager lanes, one for each client of the cohort; one client after the other where a net cannot be mapped."""
+    """Eager lanes, one for each client of the cohort; the sequential engine if vmap cannot run the net."""
     client = work.client
     require(not request.compiled, f"trainer.compiled is true, but {work.device.not_compilable()}. Leave it out.")
     require(
@@ -259,46 +268,47 @@ def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
 
 
 def _step_forbids(request: Request, work: Work, chosen: EngineChoice) -> str | None:
-    """Why the step can only be run one client after the other; an error where the vectorized engine was asked for."""
+    """Why only the sequential engine can run the step, or None; an error if the vectorized engine was asked for."""
     padded = reads_padding(work.client, work.sample)
     if padded is not None:
         check_not_asked_for(request, work.client, padded)
         return f"{padded} reads padding rows: use batch.row_weights, or self.task_loss"
-    place = reads_values(work.client, work.sample) if chosen.compiled or chosen.lanes > 1 else None
-    if place is not None and request.engine == "vectorized":
-        raise ValueReadError(place)
-    return None if place is None else f"{place} asks for a tensor's value: use torch.where, not a branch or .item()"
+    line = reads_values(work.client, work.sample) if chosen.compiled or chosen.lanes > 1 else None
+    if line is not None and request.engine == "vectorized":
+        raise ValueReadError(line)
+    return None if line is None else f"{line} asks for a tensor's value: use torch.where, not a branch or .item()"
 
 
 def check_same_engine(recorded: dict[str, Any], request: Request, processes: int = 1) -> None:
-    """A resumed run keeps the engine it began with: another one would not give the same bits.
+    """Refuse another engine than the one a resumed run began with: it would not give the same bits.
 
-    With another number of processes or another accelerator the bits are not the same anyway, and lanes and workers may
-    be others too.
+    Another number of processes or another accelerator changes the bits anyway; then lanes and workers may change too.
     """
     again = recorded["choice"].get("processes", 1) == processes and stays(recorded, request)
     for name in ("engine", "lanes", "workers", "compiled", "threads") if again else ("engine", "compiled"):
-        asked, had = getattr(request, name), recorded["choice"][name]
-        if asked not in (None, "auto", had, recorded["request"].get(name)):
+        asked, before = getattr(request, name), recorded["choice"][name]
+        if asked not in (None, "auto", before, recorded["request"].get(name)):
             raise ResumeError(
-                f"trainer.{name} is {asked}, but the run to resume used {had}, and another value would not give the "
+                f"trainer.{name} is {asked}, but the run to resume used {before}, and another value would not give the "
                 f"same bits. Leave trainer.{name} out, or start anew in another folder (--run DIR)."
             )
 
 
 def stays(recorded: dict[str, Any], request: Request) -> bool:
-    """Whether a resumed run trains where it did: on the accelerator that it had, unless another one is asked for."""
-    had = recorded["choice"].get("accelerator", "cpu")
-    return request.accelerator == had or (request.accelerator == "auto" and (had == "cpu" or request.has_gpu))
+    """Whether a resumed run trains on the accelerator that it had, because no other is asked for."""
+    recorded_accelerator = recorded["choice"].get("accelerator", "cpu")
+    return request.accelerator == recorded_accelerator or (
+        request.accelerator == "auto" and (recorded_accelerator == "cpu" or request.has_gpu)
+    )
 
 
 def resumed_request(recorded: dict[str, Any], request: Request) -> Request:
-    """What a run is asked for that continues with other processes or elsewhere: the same engine, in the same form."""
-    had = recorded["choice"]
-    if not stays(recorded, request):  # where it goes on, the other form may not exist
-        return replace(request, engine=had["engine"] if had["engine"] == "sequential" else "auto")
-    form = had["compiled"] if had["engine"] == "vectorized" else None
-    return replace(request, engine=had["engine"], compiled=form, accelerator=had.get("accelerator", "cpu"))
+    """The request of a run that continues with other processes or on another device: the same engine and form."""
+    choice = recorded["choice"]
+    if not stays(recorded, request):  # the recorded form may not exist on the new accelerator
+        return replace(request, engine=choice["engine"] if choice["engine"] == "sequential" else "auto")
+    form = choice["compiled"] if choice["engine"] == "vectorized" else None
+    return replace(request, engine=choice["engine"], compiled=form, accelerator=choice.get("accelerator", "cpu"))
 
 
 def make_engine(choice: EngineChoice, seed: int, rows: Rows, device: Device | None = None) -> Engine:
@@ -323,14 +333,14 @@ def make_engine(choice: EngineChoice, seed: int, rows: Rows, device: Device | No
 
 
 def make_forward(choice: EngineChoice, client: Client, rows: Rows, device: Device, ranks: Ranks) -> Forward:
-    """What measures models, by a choice."""
+    """The evaluation's forward passes, for a choice."""
     if choice.evaluation == "compiled" and device.is_plain:
         return CompiledForward(client, rows, choice.evaluation_threads, ranks)
     return Forward(client, rows, device, ranks)
 
 
 def not_vectorizable(client: Client, sample: Tensor) -> str | None:
-    """Why this net can only be trained by the sequential engine, or None."""
+    """Why only the sequential engine can train this net, or None."""
     if draws_by_itself(client, sample):
         return "a layer draws random numbers from a stream that lanes and threads would share, as nn.RReLU does"
     return None
@@ -346,22 +356,22 @@ def is_unrolled(client: Client) -> str | None:
 def one_lane(client: Client) -> str | None:
     """Why the vectorized engine trains this net in one lane, or None."""
     if mixes_rows(client):
-        held = next((f"the buffer '{name}'" for name, _ in client.net.named_buffers()), "BatchNorm")
-        return f"the net has {held}, so its batches are not padded to the fixed size that lanes need"
+        part = next((f"the buffer '{name}'" for name, _ in client.net.named_buffers()), "BatchNorm")
+        return f"the net has {part}, so its batches are not padded to the fixed size that lanes need"
     return is_unrolled(client)  # vmap has no rule for LSTM
 
 
 def not_direct_convolutions(client: Client, sample: Tensor) -> str | None:
     """Why the compiled program keeps torch's convolutions, or None.
 
-    All or none: where direct ones and torch's meet, pictures would be turned from one layout to the other and back.
+    All or none: between direct convolutions and torch's, pictures would have to change their layout and back.
     """
     unsuited = next((used.why_not for used in convolutions(client, sample) if used.why_not), None)
     return unsuited or missing_convolution()
 
 
 def check_one_lane(request: Request, client: Client) -> None:
-    """Refuse what a net that runs in one lane, or is not compiled, cannot have."""
+    """Refuse several lanes, or compiling, for a net that runs in one lane or is not compiled."""
     unrolled = is_unrolled(client)
     require(
         not request.compiled or unrolled is None,
@@ -375,7 +385,7 @@ def check_one_lane(request: Request, client: Client) -> None:
 
 
 def check_not_asked_for(request: Request, client: Client, method: str) -> None:
-    """Refuse the vectorized engine for a step that would be wrong in it."""
+    """Refuse the vectorized engine for a step that reads padding."""
     require(
         request.engine != "vectorized",
         f"trainer.engine is vectorized, which fills every batch up to one size, but {type(client).__name__}.{method} "
@@ -386,7 +396,7 @@ def check_not_asked_for(request: Request, client: Client, method: str) -> None:
 
 
 def draws_by_itself(client: Client, sample: Tensor) -> bool:
-    """Whether a training pass of the net moves torch's generator (nn.RReLU, AlphaDropout …); keyed dropout does not."""
+    """Whether a training pass of the net draws from torch's generator (nn.RReLU …); keyed dropout does not."""
     batch = sample.unsqueeze(0).expand(min(client.batch_size, COUNTED_ROWS), *sample.shape)
     training = client.net.training
     client.net.train()
@@ -413,7 +423,7 @@ def _vectorized(
 
 
 def _workers(request: Request, work: Work, resources: Resources) -> int:
-    """Threads that call a compiled program."""
+    """Number of threads that call a compiled program."""
     return request.workers or min(resources.cores, work.per_round)
 
 
@@ -424,13 +434,13 @@ def _compiling_pays(work: Work, workers: int) -> bool:
 
 
 def _capacity(work: Work, lanes: int) -> int:
-    """Steps of a lane that are scheduled at a time, for so many lanes in all."""
+    """Steps of a lane that are scheduled together; `lanes` counts those of all workers."""
     heaviest = np.sort(work.planned)[-work.per_round :].sum() / lanes + int(work.planned.max())
     return min(MAX_CAPACITY, 1 << (max(int(heaviest), 1) - 1).bit_length())  # few shapes: programs are cached
 
 
 def _lanes(client: Client, planned: np.ndarray, per_round: int, workers: int, compiled: bool) -> int:
-    """One for convolutions (vmap would group them) and large nets; else what the longest client leaves room for."""
+    """One for convolutions (vmap would group them) and large nets; else as many as the longest client keeps busy."""
     if _convolves(client) or one_lane(client) is not None:
         return 1
     if not compiled:

@@ -1,4 +1,4 @@
-"""From a traced program to a compiled one: torch's compiler (`inductor.py`), with fedlit's operators and loops."""
+"""Compiles a program: traces it, then calls torch's compiler (`inductor.py`) with fedlit's operators and loops."""
 
 import atexit
 import ctypes
@@ -30,25 +30,25 @@ from fedlit.files import cache_home, make_private
 log = logging.getLogger("fedlit")
 
 Loops = Literal["lean", "inductor"]
-"""Whose a program's loops, products and convolutions are: fedlit's (`inductor_loops.py`), or torch's."""
+"""Which loops, products and convolutions a program has: fedlit's (`inductor_loops.py`), or torch's."""
 
 BUILDERS = (__file__, convolution.__file__, inductor_loops.__file__, inductor_loops.HEADER, matmul.__file__)
-"""Files that decide what a graph is compiled to."""
+"""Files that decide the compiled code of a graph."""
 ROOM = 32 << 20
-"""Bytes: more than what one run compiles."""
+"""Bytes of disk that a run's programs may need; one run compiles less."""
 MOST_LETTERS = 200
-"""Of an error that a line quotes."""
+"""Most characters of an error that a log line quotes."""
 
 
 class CompilerError(RuntimeError):
-    """A compiler failed, torch's or the one of C++, on a program that can be traced: no step of a user's is wrong."""
+    """torch's compiler or the C++ compiler failed on a program that can be traced: the user's step is not at fault."""
 
 
 @contextmanager
 def compilers_part() -> Iterator[None]:
-    """Around what runs compilers and no code of a user's: whatever goes wrong there is a CompilerError.
+    """Turn any error inside the block, which runs compilers but no user's code, into a CompilerError.
 
-    It goes by place, not by class: torch's errors have private names too, and another torch may have others.
+    The block decides, not the class of the error: torch's errors have private names, which may change.
     """
     try:
         yield
@@ -57,12 +57,12 @@ def compilers_part() -> Iterator[None]:
 
 
 def in_one_line(error: Exception) -> str:
-    """Its class, and the line of its text that says most: the first that a C++ compiler marks as an error, if any."""
+    """The error's class and one line of its text: the first that a C++ compiler marks as an error, else the first."""
     if isinstance(error, RunError):
         return str(error)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["without a word"]
-    said = next((line for line in lines if "error: " in line), lines[0])
-    return f"{type(error).__name__}: {said[:MOST_LETTERS]}"
+    line = next((line for line in lines if "error: " in line), lines[0])
+    return f"{type(error).__name__}: {line[:MOST_LETTERS]}"
 
 
 def missing_compiler() -> str | None:
@@ -76,10 +76,10 @@ def missing_compiler() -> str | None:
 
 
 def warm_up() -> None:
-    """Import what compiling needs and try the processor's vector instructions: processes that are forked then need not.
+    """Import torch's compiler and test the processor's vector instructions, before processes are forked.
 
-    It starts no thread, and leaves it to each run to say what is missing. Where programs cannot be kept, each process
-    has a folder of its own.
+    It starts no thread and logs nothing: each run says itself what is missing. If programs cannot be kept between runs,
+    each process makes its own folder later.
     """
     with suppress(CompilerError), compilers_part():
         from fedlit.engines.inductor import pick_vec_isa
@@ -90,50 +90,50 @@ def warm_up() -> None:
 
 
 def use_cache_folder(loops: Loops = "lean") -> None:
-    """Tell torch's compiler where to keep what it builds, and that nobody must find half of it there."""
+    """Set the folder in which torch's compiler keeps programs, and let no half-written file appear there."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder(loops))
     build_whole_files()
 
 
 @cache
 def build_whole_files() -> None:
-    """torch lets the C++ compiler write into the cache: what a kill leaves there would be loaded by every later run."""
+    """Let torch's C++ builds appear at once: a half library, left by a kill, would be loaded by every later run."""
     from fedlit.engines.inductor import cpp_builder
 
     cpp_builder.run_compile_cmd = partial(build_beside, cpp_builder.run_compile_cmd)
 
 
 def build_beside(run: Callable[[str, str], None], command_line: str, cwd: str) -> None:
-    """Run the C++ compiler so that its output appears at once; torch holds a lock on it."""
+    """Run the C++ compiler into a temporary file and rename it when complete; torch holds a lock on the target."""
     words = shlex.split(command_line)
-    place = words.index("-o") + 1
-    made = Path(words[place])
-    for left in made.parent.glob(f"{made.name}.*.part"):
-        left.unlink(missing_ok=True)  # by a killed process
-    part = made.with_name(f"{made.name}.{os.getpid()}.part")
-    run(shlex.join([*words[:place], str(part), *words[place + 1 :]]), cwd)
-    part.replace(made)
+    index = words.index("-o") + 1
+    output = Path(words[index])
+    for leftover in output.parent.glob(f"{output.name}.*.part"):
+        leftover.unlink(missing_ok=True)  # of a killed process
+    part = output.with_name(f"{output.name}.{os.getpid()}.part")
+    run(shlex.join([*words[:index], str(part), *words[index + 1 :]]), cwd)
+    part.replace(output)
 
 
 def cache_folder(loops: Loops = "lean") -> Path:
-    """Where compiled programs are kept."""
+    """The folder of compiled programs: in the cache, or for this process alone."""
     return writable(programs_folder(loops))
 
 
 def programs_folder(loops: Loops = "lean") -> Path:
-    """Where they are kept between runs; torch's key of a program does not know who wrote its C++."""
+    """The cache's folder of programs; it depends on `BUILDERS`, because torch's key of a program does not."""
     return cache_home() / (f"inductor-{builders_key()}" if loops == "lean" else "inductor-alone")
 
 
 @cache
 def builders_key() -> str:
-    """Another one for other builders."""
+    """A hash of `BUILDERS`."""
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in BUILDERS)).hexdigest()[:12]
 
 
 @cache
 def writable(folder: Path) -> Path:
-    """The folder, or one for this process alone where it cannot be written, or others can: a cache may cost no run."""
+    """The folder; or, if it cannot be written or others can write to it, a temporary one: no run fails by its cache."""
     reason = refusal(folder)
     if reason is None:
         return folder
@@ -145,16 +145,16 @@ def writable(folder: Path) -> Path:
 
 
 def own_folder() -> Path:
-    """A folder for this process alone, which goes with it."""
+    """A temporary folder for this process alone, removed at its end."""
     try:
-        own = Path(mkdtemp(prefix="fedlit-"))
+        folder = Path(mkdtemp(prefix="fedlit-"))
     except OSError as error:
         reason: str | None = str(error.strerror)
     else:
-        atexit.register(shutil.rmtree, own, ignore_errors=True)
-        reason = lack_of_room(own)
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        reason = lack_of_room(folder)
         if reason is None:
-            return own
+            return folder
     raise RunError(
         f"Programs cannot be compiled: there is no room for them in FEDLIT_CACHE nor among temporary files ({reason}). "
         f"Free {ROOM >> 20} MB and continue with --resume, or take --trainer.engine sequential for a new run."
@@ -162,7 +162,7 @@ def own_folder() -> Path:
 
 
 def refusal(folder: Path) -> str | None:
-    """Why programs cannot be kept in the folder, which is made, or None."""
+    """Make the folder; returns None, or why programs cannot be kept in it."""
     try:
         return make_private(folder) or lack_of_room(folder)
     except OSError as error:
@@ -172,8 +172,8 @@ def refusal(folder: Path) -> str | None:
 def lack_of_room(folder: Path) -> str | None:
     """Why programs cannot be written into a folder, or None.
 
-    Room is asked for before torch tries what the processor can do: it takes a test that does not fit for an
-    instruction that does not exist, and the program would have other bits.
+    It must be called before torch tests the processor's instructions: on a full disk that test fails, torch concludes
+    that an instruction does not exist, and the program would have other bits.
     """
     try:
         with TemporaryFile(dir=folder) as file:
@@ -184,7 +184,7 @@ def lack_of_room(folder: Path) -> str | None:
 
 
 def reserve(file: int) -> None:
-    """Take as much of the disk as programs need."""
+    """Reserve as much of the disk as programs need."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file, 0, ROOM)
     else:  # macOS
@@ -193,7 +193,7 @@ def reserve(file: int) -> None:
 
 @contextmanager
 def room_explained() -> Iterator[None]:
-    """Whatever the compiler says when its folder became full meanwhile, it is that."""
+    """Explain any compiler error inside the block by a full disk, if the disk is full by now."""
     try:
         yield
     except Exception as error:
@@ -233,7 +233,7 @@ def repeat_while(
 
 
 def unread_inputs(function: Callable[..., Any], args: Sequence[Tensor]) -> set[int]:
-    """Positions of the arguments that the function does not read, found by tracing it."""
+    """Positions of the arguments that a function does not read, found by tracing it."""
     graph = traced(function, args).graph
     graph.eliminate_dead_code()
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -241,12 +241,12 @@ def unread_inputs(function: Callable[..., Any], args: Sequence[Tensor]) -> set[i
 
 
 def missing_convolution() -> str | None:
-    """Why programs cannot have direct convolutions on this machine, or None; builds them where they are not yet."""
+    """Why programs cannot have direct convolutions on this machine, or None; builds them if needed."""
     return missing_operators(convolution.SOURCE)
 
 
 def missing_operators(source: Path) -> str | None:
-    """Why the operators of this file cannot be had on this machine, or None; builds them where they are not yet."""
+    """Why the operators of this file are not available on this machine, or None; builds them if needed."""
     try:
         return load_operators(source, writable(cache_home() / "operators"))
     except OSError as error:
@@ -262,7 +262,7 @@ def compile_program(
 ) -> Callable[..., Any]:
     """A compiled program for tensors shaped like `args`; its entry releases the GIL.
 
-    Raises CompilerError where it can be traced and not compiled.
+    Raises CompilerError if it can be traced but not compiled.
     """
     is_lean = loops == "lean"
     with compilers_part():
@@ -279,7 +279,7 @@ def compile_program(
 
 
 def check_compilers(loops: Loops) -> None:
-    """Find what is missing before a user's step is traced: then it cannot be taken for a mistake in the step."""
+    """Fail before a user's step is traced if a compiler is missing, so that the step is not blamed."""
     reason = missing_compiler()
     if reason is not None:
         raise RuntimeError(reason)
@@ -295,7 +295,7 @@ def _one_loop(x: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, ...]:
 def traced(
     program: Callable[..., Any], args: Sequence[Tensor], table: dict[Any, Callable[..., Any]] | None = None
 ) -> torch.fx.GraphModule:
-    """The program's graph, with what stands for torch's operators. An error of the program itself stays as it is."""
+    """The program's graph, with torch's operators replaced by `table`. Errors of the program itself are not wrapped."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     with torch.no_grad():
@@ -304,12 +304,12 @@ def traced(
         except Exception as error:
             if not table:
                 raise
-            traced(program, args)  # raises again what does not come from the table
+            traced(program, args)  # an error that does not come from the table is raised again
             raise CompilerError(in_one_line(error)) from error
 
 
 def built(graph: torch.fx.GraphModule, args: Sequence[Tensor]) -> Callable[..., Any]:
-    """A traced program, compiled by torch."""
+    """Compile a traced program by torch."""
     from fedlit.engines import inductor
 
     # The graph cache refuses loops unless they are marked.
@@ -320,7 +320,7 @@ def built(graph: torch.fx.GraphModule, args: Sequence[Tensor]) -> Callable[..., 
 
 
 def direct_decompositions() -> dict[Any, Callable[..., Any]]:
-    """What replaces torch's operators in a program with direct convolutions."""
+    """torch's operators -> their replacements in a program with direct convolutions."""
     from fedlit.engines.inductor_nodes import TO_COPY
 
     return DECOMPOSITIONS | {TO_COPY: to_copy}
@@ -328,7 +328,7 @@ def direct_decompositions() -> dict[Any, Callable[..., Any]]:
 
 @contextmanager
 def lean_loops() -> Iterator[None]:
-    """Inductor writes loops as `inductor_loops.py` has them: in fedlit's programs, not in a user's torch.compile."""
+    """Inside the block, Inductor writes loops by `inductor_loops.py`; a user's own torch.compile is not affected."""
     from fedlit.engines.inductor_nodes import device_codegens, init_backend_registration
 
     init_backend_registration()
@@ -341,15 +341,15 @@ def lean_loops() -> Iterator[None]:
 
 
 def prepare_products(graph: torch.fx.GraphModule) -> None:
-    """Our products known to the compiler, and what is gathered held in memory: fused, it is gathered at every use."""
+    """Register our products, and write gathered tensors to memory: if fused, they would be gathered at every use."""
     from fedlit.engines.inductor_nodes import lowerings, register_lowering
 
-    def held(x: Any) -> Any:
+    def realized(x: Any) -> Any:
         x.realize()
         return x
 
-    own = dict(zip((PRODUCT, MOVED, TURNED), (node.create for node in written_out()), strict=True))
-    for operator, lowering in {**own, HELD: held}.items():
+    products = dict(zip((PRODUCT, MOVED, TURNED), (node.create for node in written_out()), strict=True))
+    for operator, lowering in {**products, HELD: realized}.items():
         if operator not in lowerings:
             register_lowering(operator, type_promotion_kind=None)(lowering)
     for module in graph.modules():
@@ -360,15 +360,15 @@ def prepare_products(graph: torch.fx.GraphModule) -> None:
 
 
 def hold(node: torch.fx.Node) -> None:
-    """Whatever reads it reads it from memory."""
+    """Write a node's value to memory, and let all its users read it there."""
     with node.graph.inserting_after(node):
-        held = node.graph.call_function(HELD, (node,))
-    held.meta = dict(node.meta)
-    node.replace_all_uses_with(held, delete_user_cb=lambda user: user is not held)
+        in_memory = node.graph.call_function(HELD, (node,))
+    in_memory.meta = dict(node.meta)
+    node.replace_all_uses_with(in_memory, delete_user_cb=lambda user: user is not in_memory)
 
 
 def prepare_direct_convolution(graph: torch.fx.GraphModule) -> None:
-    """The operators known to torch and to its compiler, and no picture packed twice."""
+    """Register the operators with torch's compiler, and pack no picture twice."""
     from fedlit.engines.inductor_nodes import fx_graph_cse, lowerings, make_fallback, needs_realized_inputs
 
     reason = missing_convolution()
@@ -377,16 +377,16 @@ def prepare_direct_convolution(graph: torch.fx.GraphModule) -> None:
     for operator in OPERATORS:
         if operator not in lowerings:
             make_fallback(operator)  # type: ignore[no-untyped-call]  # torch's
-            needs_realized_inputs.discard(operator)  # else whatever feeds it is stored first, in torch's layout
+            needs_realized_inputs.discard(operator)  # otherwise its input is stored first, in torch's layout
     for module in graph.modules():
         if isinstance(module, torch.fx.GraphModule):
             module.graph = fx_graph_cse(module.graph)
 
 
 def entry_address(compiled: Callable[..., Any]) -> int | None:
-    """Where a compiled program begins in memory, for callers in C++; None where torch has another form of program.
+    """The address of a compiled program's entry, for callers in C++; None if torch's programs have another form.
 
-    The entry takes an array of handles, which it frees, and fills one of results. It must be called with the GIL.
+    The entry takes an array of handles, which it frees, and fills an array of results. Call it with the GIL.
     """
     generated = getattr(inspect.unwrap(compiled), "current_callable", None)
     module = getattr(getattr(generated, "__globals__", {}).get("inductor_entry"), "__self__", None)

@@ -1,8 +1,8 @@
-"""Direct convolution for small nets: oneDNN's is made for many channels and is slow on 1, 3 or 10.
+"""Direct convolution for small nets: oneDNN's is made for many channels, and is slow with 1, 3 or 10.
 
-Pictures are kept with the samples innermost, (channels, height, width, samples), from the first convolution to the
-last; `convolution.cpp` says why. Users keep `nn.Conv2d` and `nn.MaxPool2d`: while a program is traced, torch's
-operators are replaced by these (`DECOMPOSITIONS`), and whatever does not fit stays torch's.
+From the first convolution to the last, pictures are kept with the samples innermost, (channels, height, width,
+samples); `convolution.cpp` says why. Users write `nn.Conv2d` and `nn.MaxPool2d`: while a program is traced, torch's
+operators are replaced by these (`DECOMPOSITIONS`), except where they do not fit.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ FEWEST_ROWS = 8
 """Rows of a batch that fill a vector of the CPU."""
 _FLOATS = (torch.float32, torch.float64)
 MOST_PRODUCTS = 300
-"""Products of one output number (channels × kernel) up to which direct wins or ties; oneDNN wins from 800 on."""
+"""Products for one output number (channels × kernel) up to which direct convolution is as fast; oneDNN wins at 800."""
 
 
 class Convolution(NamedTuple):
@@ -33,7 +33,7 @@ class Convolution(NamedTuple):
 
     @property
     def why_not(self) -> str | None:
-        """Why torch's operators are the better ones for it, or None."""
+        """Why torch's operators are better for this convolution, or None."""
         if len(self.x) != 4 or self.transposed or self.groups > 1:
             return "one is not a plain convolution of pictures"
         if self.x[0] < FEWEST_ROWS:
@@ -97,7 +97,7 @@ _pack, _forward, _grad_input, _grad_weight, _pack_bytes, _take = OPERATORS
 
 
 def _innermost(x: Tensor) -> Tensor:
-    """(samples, channels, height, width) as (channels, height, width, samples), copied only where it has to be."""
+    """(samples, channels, height, width) as (channels, height, width, samples), copied only if necessary."""
     turned = x.permute(1, 2, 3, 0)
     if turned.is_contiguous():
         return turned
@@ -109,7 +109,7 @@ def _outermost(x: Tensor) -> Tensor:
 
 
 def _computes(x: Tensor, transposed: bool) -> bool:
-    """Whether the operators can do it at all; whether they should was decided for the whole net."""
+    """Whether the operators support this input; whether they are faster was decided for the whole net."""
     return x.dim() == 4 and not transposed and len(x) >= FEWEST_ROWS and x.dtype in _FLOATS
 
 
@@ -144,7 +144,7 @@ def convolution_backward(
     groups: int,
     wanted: Sequence[bool],
 ) -> Any:
-    """aten.convolution_backward: gradients of input, weight and bias, those that are wanted."""
+    """aten.convolution_backward: the wanted ones of the gradients of input, weight and bias."""
     if not _computes(x, transposed):
         return NotImplemented
     geometry = (*stride, *padding, *dilation, groups)
@@ -173,7 +173,7 @@ class _Windows(NamedTuple):
         dilation: Sequence[int] = (1,),
         ceil_mode: bool = False,
     ) -> "_Windows | None":
-        """None where windows overlap, have gaps or are padded: such pools stay torch's."""
+        """The windows of a pool; None if they overlap, have gaps or are padded: torch computes such pools."""
         down, right = _pair(kernel)
         apart = _pair(stride or kernel) == (down, right) and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
         if x.dim() != 4 or not apart or ceil_mode:
@@ -181,33 +181,33 @@ class _Windows(NamedTuple):
         return cls(down, right, x.shape[2] // down, x.shape[3] // right)
 
     def winners(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of (channels, height, width, samples): the largest of each window, and its place in the window.
+        """For x (channels, height, width, samples): the largest number of each window, and its index in the window.
 
-        As torch has it, the first of equals, and NaN before all.
+        As in torch, the first of equal numbers wins, and NaN wins over all.
         """
         inside = x[:, : self.height * self.down, : self.width * self.right]
         best = inside[:, :: self.down, :: self.right]
-        place = torch.zeros_like(best)
+        index = torch.zeros_like(best)
         for number, (i, j) in enumerate(product(range(self.down), range(self.right))):
             if number > 0:
                 value = inside[:, i :: self.down, j :: self.right]
                 better = (value > best) | (value != value)  # NaN: isnan() would not be vectorised
-                best, place = torch.where(better, value, best), torch.where(better, number, place)
-        return best, place
+                best, index = torch.where(better, value, best), torch.where(better, number, index)
+        return best, index
 
-    def numbers(self, place: Tensor, width: int) -> Tensor:
-        """Places in a window as torch counts them: through the whole picture, which is so wide."""
+    def numbers(self, index: Tensor, width: int) -> Tensor:
+        """Indices in a window as torch counts them: through the whole picture, which has this width."""
         top = torch.arange(self.height).view(1, -1, 1, 1) * self.down
         left = torch.arange(self.width).view(1, 1, -1, 1) * self.right
-        place = place.long()
-        return (top + place // self.right) * width + left + place % self.right
+        index = index.long()
+        return (top + index // self.right) * width + left + index % self.right
 
-    def spread(self, slope: Tensor, place: Tensor, height: int, width: int) -> Tensor:
-        """A number of each window back to where it was found, in a picture of this size; all others are zero."""
-        number = torch.arange(self.down * self.right, dtype=place.dtype).view(1, 1, self.down, 1, self.right, 1)
-        found = place[:, :, None, :, None]
-        found = (found >= number) & (found <= number)  # read twice, the places are kept; else they are found again
-        whole = torch.where(found, slope[:, :, None, :, None], 0).flatten(3, 4).flatten(1, 2)
+    def spread(self, slope: Tensor, winners: Tensor, height: int, width: int) -> Tensor:
+        """Put a number of each window back at its index, in a picture of this size; all other pixels are zero."""
+        number = torch.arange(self.down * self.right, dtype=winners.dtype).view(1, 1, self.down, 1, self.right, 1)
+        index = winners[:, :, None, :, None]
+        is_winner = (index >= number) & (index <= number)  # two reads: with one, Inductor computes the indices again
+        whole = torch.where(is_winner, slope[:, :, None, :, None], 0).flatten(3, 4).flatten(1, 2)
         return F.pad(whole, (0, 0, 0, width - whole.shape[2], 0, height - whole.shape[1]))
 
 
@@ -216,34 +216,34 @@ def _pair(sizes: Sequence[int]) -> tuple[int, int]:
 
 
 def max_pool(x: Tensor, *window: Any) -> Any:
-    """aten.max_pool2d_with_indices. Inductor's own backward scatters, in the order of torch's layout."""
+    """aten.max_pool2d_with_indices; Inductor's own backward pass scatters in the order of torch's layout."""
     windows = _Windows.of(x, *window)
     if windows is None:
         return NotImplemented
-    best, place = windows.winners(x.permute(1, 2, 3, 0))
-    return _outermost(best), _outermost(windows.numbers(place, x.shape[3]))
+    best, index = windows.winners(x.permute(1, 2, 3, 0))
+    return _outermost(best), _outermost(windows.numbers(index, x.shape[3]))
 
 
 def max_pool_backward(slope: Tensor, x: Tensor, *window: Any) -> Any:
-    """aten.max_pool2d_with_indices_backward; finds the winners again, which is cheaper than to keep them."""
+    """aten.max_pool2d_with_indices_backward; computes the winners again, which is cheaper than storing them."""
     windows = _Windows.of(x, *window[:-1])
     if windows is None:
         return NotImplemented
-    _, place = windows.winners(x.permute(1, 2, 3, 0))
-    return _outermost(windows.spread(slope.permute(1, 2, 3, 0), place, *x.shape[2:]))
+    _, index = windows.winners(x.permute(1, 2, 3, 0))
+    return _outermost(windows.spread(slope.permute(1, 2, 3, 0), index, *x.shape[2:]))
 
 
 def view(x: Tensor, shape: Sequence[int]) -> Any:
-    """aten.view of what torch would have laid out otherwise: a copy where it cannot be a view."""
+    """aten.view of a tensor in our layout: a copy if it cannot be a view."""
     if x.is_contiguous() or _can_be_viewed(x, shape):
         return NotImplemented
     return x.contiguous().view(*shape)
 
 
 def _can_be_viewed(x: Tensor, shape: Sequence[int]) -> bool:
-    """Whether the shape only divides what lies in one piece: tried here, because a trial of torch's would be traced."""
+    """Whether the shape only divides contiguous dimensions. Trying torch's own view would be traced."""
     pieces: list[int] = []
-    end = 0  # the stride that a dimension must have to belong to the piece behind it
+    end = 0  # the stride at which a dimension is contiguous with the one after it
     for size, stride in reversed([pair for pair in zip(x.shape, x.stride(), strict=True) if pair[0] != 1]):
         if pieces and stride == end:
             pieces[-1] *= size
@@ -260,16 +260,16 @@ def _can_be_viewed(x: Tensor, shape: Sequence[int]) -> bool:
 
 
 def index_select(x: Tensor, dim: int, index: Tensor) -> Any:
-    """aten.index_select of pictures that are bytes. Inductor works their numbers out again for every 8 pixels."""
+    """aten.index_select of pictures as bytes. Inductor computes their addresses again for every 8 pixels."""
     if not _are_bytes(x) or dim != 0 or index.dim() != 1 or index.dtype != torch.int64:
         return NotImplemented
     return _take(x, index)
 
 
 def to_copy(x: Tensor, *, dtype: torch.dtype | None = None, **rest: Any) -> Any:
-    """Pictures that are bytes as numbers, in the layout of convolutions.
+    """aten._to_copy: pictures as bytes -> floats, in the layout of convolutions.
 
-    Inductor reads bytes through the stack. With `pack` after it, that took half as long as LeNet's first convolution.
+    Inductor reads bytes through the stack; that, and `pack` after it, took half as long as LeNet's first convolution.
     """
     if not _are_bytes(x) or len(x) < FEWEST_ROWS or dtype not in _FLOATS or any(rest.values()):
         return NotImplemented
@@ -288,4 +288,4 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.view.default: view,
     torch.ops.aten.index_select.default: index_select,
 }
-"""What replaces torch's operators while a program is traced; NotImplemented leaves torch's own."""
+"""torch's operators -> their replacements while a program is traced; NotImplemented keeps torch's own."""

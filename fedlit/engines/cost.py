@@ -1,4 +1,4 @@
-"""What local training costs, counted before the first round: steps of a run, passes of a step, operations, seconds."""
+"""The cost of local training, counted before the first round: steps, passes of the net, operations, seconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ STEP_S, PASS_S, FLOP_S = 5e-4, 1.6e-3, 2e10
 """Rough costs of a sequential step: its overhead, that of every further pass of the net inside it (`task_grad`), and
 the floating-point operations that a thread does in a second. `make bench` compares them with what it measures."""
 CALL_S, COMPILED_GAIN = 1.5e-4, 1.15
-"""Of a step that is compiled by itself: what a call costs, and how much faster a thread then computes."""
+"""Of a step that is compiled by itself: seconds of a call, and the factor by which a thread computes faster."""
 COMPILE_S, LAYER_S = 12.0, 1.3
 """Seconds that such a step takes to compile the first time, and for each of its layers: about 60 for ResNet-20."""
 PASSES = 3.0
@@ -30,7 +30,7 @@ COUNTED_ROWS = 1024
 
 @dataclass(frozen=True)
 class Work:
-    """What there is to do, and where."""
+    """The local training of a run, and where it runs."""
 
     client: Client
     planned: np.ndarray
@@ -38,14 +38,14 @@ class Work:
     rounds: int
     sample: Tensor
     flop: float
-    """Of one pass of the net, forward and backward."""
+    """Operations of one pass of the net, forward and backward."""
     device: Device
     shares: Mapping[str, float]
     threads: int
 
     @cached_property
     def solves(self) -> list[tuple[float, int]]:
-        """Of each phase: local steps in the whole run, and passes of the net in one."""
+        """For each phase: local steps in the whole run, and passes of the net in a step."""
         planned = self.rounds * self.per_round * float(self.planned.mean())
         phases = self.client.phases()
         passes = {method: net_passes(self.client, method, self.sample) for method in {p.step_method for p in phases}}
@@ -58,11 +58,11 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """Of the sequential engine on a processor, roughly."""
+        """Estimated seconds of the sequential engine on a processor."""
         return sum(steps * step_s(self.flop, passes, self.threads) for steps, passes in self.solves)
 
     def seconds_by_compiled_steps(self, workers: int) -> float:
-        """The same of so many workers that call a compiled step."""
+        """Estimated seconds of `workers` workers that call a compiled step."""
         return sum(
             steps * (CALL_S + passes * self.flop / (FLOP_S * COMPILED_GAIN)) / workers for steps, passes in self.solves
         )
@@ -84,7 +84,7 @@ def compile_step_s(client: Client) -> float:
 
 
 def estimated_step_s(client: Client, sample: Tensor, threads: int) -> float:
-    """The same of a client's step, whose passes are counted; a mean where it has several phases."""
+    """Estimated seconds of a client's sequential step, with counted passes; the mean over its phases."""
     methods, flop = [phase.step_method for phase in client.phases()], step_flop(client, sample)
     return sum(step_s(flop, net_passes(client, method, sample), threads) for method in methods) / len(methods)
 
@@ -102,10 +102,10 @@ def step_flop(client: Client, sample: Tensor) -> float:
 
 
 def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:
-    """A layer's two products at every step: x is (steps, rows, features), the weights (4 hidden, …)."""
+    """Operations of a layer: two products at every step; x is (steps, rows, features), the weights (4 hidden, …)."""
     steps, rows, _features = x
     return 2 * steps * rows * (prod(w_in) + prod(w_hidden))
 
 
 _LSTM_FLOP = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flop}
-"""What torch's counter does not know: nn.LSTM in float32 is one operator a layer."""
+"""An operator that torch's counter does not know: a layer of nn.LSTM in float32."""

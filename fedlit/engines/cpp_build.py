@@ -1,4 +1,4 @@
-"""Operators of our own: C++ beside a Python file, built once on a machine and kept."""
+"""Operators in C++ beside a Python file, built once on a machine and kept."""
 
 import hashlib
 import logging
@@ -18,7 +18,7 @@ FLAGS = ("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC")
 
 
 def cxx() -> str | None:
-    """The C++ compiler: the one in CXX, else the first that is found, or None."""
+    """The C++ compiler: the one in CXX, else the first of g++, clang++ and c++; or None."""
     chosen = os.environ.get("CXX")
     found = (shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++", "c++"]))
     return next((name for name in found if name), None)
@@ -39,13 +39,13 @@ def why_broken(command: str) -> str | None:
 
 
 def said(error: subprocess.CalledProcessError) -> str:
-    """The end of what the compiler said."""
+    """The end of the compiler's error output."""
     return " ".join(error.stderr.split()[-20:]) or f"it ends with code {error.returncode} and without a word"
 
 
 @cache
 def load_operators(source: Path, folder: Path) -> str | None:
-    """Make a file's operators known to torch, from the folder or built into it; why that failed, or None."""
+    """Load a file's operators into torch, and build them first if needed; returns None, or why that failed."""
     command = cxx()
     if command is None:
         return "there is no C++ compiler"
@@ -74,14 +74,14 @@ def _build(command: str, source: Path, library: Path) -> None:
 
 
 def library_key(source: Path, command: str) -> str:
-    """Another source, compiler, torch or CPU needs another library."""
+    """A hash of all that a library depends on: source, compiler, torch and CPU."""
     version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
     parts = [source.read_text(), *FLAGS, version, torch.__version__, platform.machine(), cpu_features()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def cpu_features() -> str:
-    """What the CPU can do, as far as the system tells: -march=native depends on it."""
+    """The CPU's features, as far as the system lists them: -march=native depends on them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,11 +1,10 @@
-"""Devices and number formats: the one file that knows where clients train and in which numbers.
+"""Devices and number formats: the only file that knows where clients train and in which numbers.
 
-The server, its callbacks and weightings, and all that is kept for clients live *at home*: in the host's memory, in
-float32 or float64. A cohort is sent to the device for a local solve, together with nothing that is there already (the
-data set, the net), and its rows come back in one copy. So whatever an algorithm or a user lets the server do runs
-alike everywhere, and a step never waits for the host.
+The server, its callbacks and weightings, and the rows of clients are *at home*: in the host's memory, in float32 or
+float64. A cohort is sent to the device for a local solve (the data set and the net are already there), and its rows
+come back in one copy. So the server's code is the same for every device, and a step never waits for the host.
 
-Rules: which accelerators there are, when a GPU pays, which precisions an engine can carry.
+The rules here: which accelerators exist, when a GPU pays, which precisions engines support.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +49,7 @@ _HOSTS_MIXED = partial(torch.autocast, "cpu", torch.bfloat16, cache_enabled=Fals
 
 
 def find_accelerator(accelerator: str, devices: int) -> Literal["cpu", "cuda"]:
-    """Lightning's accelerator for the one that is asked for; `auto` may still decide for the processor later."""
+    """Lightning's name of the accelerator that was asked for; with `auto`, the processor may still be chosen later."""
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if accelerator == "cpu":
         return "cpu"
@@ -76,7 +75,7 @@ def find_accelerator(accelerator: str, devices: int) -> Literal["cpu", "cuda"]:
 
 
 def check_precision(precision: object) -> None:
-    """Refuse number formats that no engine can carry, each with its reason."""
+    """Refuse number formats that no engine supports, each with its reason."""
     if precision in ("16-mixed", "16-true"):
         other = "bf16-mixed" if precision == "16-mixed" else "bf16-true"
         raise ConfigError(
@@ -91,7 +90,7 @@ def check_precision(precision: object) -> None:
 
 
 def gpu_pays(flop: float, clients: int) -> tuple[bool, str]:
-    """Whether a step of so many clients at once, of so many operations each, is worth a GPU; and why."""
+    """Whether a step of `clients` clients at once, with `flop` operations each, is worth a GPU; and why."""
     together = flop * clients
     work = f"one step of {clients} client{'s' * (clients != 1)} at once is {together:.1e} flop"
     return together >= GPU_FLOP, f"{work}, and a GPU pays from about {GPU_FLOP:.0e}"
@@ -102,12 +101,12 @@ def gpu_pays(flop: float, clients: int) -> tuple[bool, str]:
 
 @dataclass
 class Device:
-    """Where clients train and models are measured, and in which numbers.
+    """Where clients train and models are evaluated, and in which numbers.
 
     Args:
         at: the device.
-        low: the number format of the net there, where it is not the home's.
-        mixed: Lightning's context, under which a net computes partly in a lower format; None where it does not.
+        low: the number format of the net there, if it differs from that at home.
+        mixed: Lightning's context in which a net computes partly in a lower format; None without mixed precision.
     """
 
     at: torch.device = _HOST
@@ -130,21 +129,21 @@ class Device:
 
     @property
     def name(self) -> Literal["cpu", "gpu"]:
-        """As the user calls it."""
+        """The user's name for it."""
         return "cpu" if self.at == _HOST else "gpu"
 
     @property
     def is_home(self) -> bool:
-        """Whether tensors need not be sent: it is the host, in the home's numbers."""
+        """Whether tensors need not be sent: it is the host, with the home's numbers."""
         return self.at == _HOST and self.low is None
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing at all is special about it."""
+        """Whether it is the host, with the home's numbers and without mixed precision."""
         return self.is_home and self.mixed is None
 
     def not_compilable(self) -> str | None:
-        """Why a program cannot be compiled for it, or None."""
+        """Why programs cannot be compiled for this device, or None."""
         if self.name == "gpu":
             return "compiled programs are for processors; on a GPU lanes run eagerly"
         return None if self.is_plain else "16-bit numbers run in the eager form"
@@ -154,21 +153,24 @@ class Device:
         return replace(self, at=_HOST, mixed=_HOSTS_MIXED if self.mixed else None, _store=({}, {}))
 
     def settled(self, name: str, client: Client, optimizers: Iterable[torch.optim.Optimizer]) -> "Device":
-        """What was decided on, with the client there; server's optimisers, which Lightning restores there, at home."""
+        """The device by its decided name, with the client moved there and the server's optimisers moved home.
+
+        Lightning restores the optimisers on its own device.
+        """
         if not self.is_home:
             for optimizer in optimizers:
-                optimizer.load_state_dict(optimizer.state_dict())  # to where its parameters are
+                optimizer.load_state_dict(optimizer.state_dict())  # moves the state to its parameters' device
         if name == self.name:
             return self
         client.to(_HOST)
         return self.at_the_host()
 
     def computing(self) -> AbstractContextManager[object]:
-        """A context for all that the net computes."""
+        """The context for every pass of the net."""
         return nullcontext() if self.mixed is None else self.mixed()
 
     def put(self, value: Tensor) -> Tensor:
-        """A tensor there; what is the same for all clients stays a view. The host does not wait for the copy."""
+        """Send a tensor; one row for all clients stays a view of one row. The host does not wait for the copy."""
         if self.is_home:
             return value
         if value.dim() and value.stride(0) == 0 and len(value):
@@ -177,11 +179,11 @@ class Device:
         return value.to(self.at, dtype, non_blocking=True)
 
     def sent(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Tensors there; at home the same ones."""
+        """Send tensors; at home the same objects are returned."""
         return tensors if self.is_home else {name: self.put(value) for name, value in tensors.items()}
 
     def home(self, tensors: Params) -> Params:
-        """The inverse, for stacked rows: one copy, for which the host waits."""
+        """Bring stacked rows home, in one copy for which the host waits."""
         if self.is_home or not tensors:
             return tensors
         layout = FlatLayout.of(tensors, stacked=True)
@@ -189,13 +191,13 @@ class Device:
         return {name: value.to(at_least_float32(value.dtype)) for name, value in rows.items()}
 
     def home_one(self, tensors: Params) -> Params:
-        """The same, for tensors that are not stacked."""
+        """Bring tensors home that are not stacked."""
         if self.is_home:
             return tensors
         return row(self.home({name: value.unsqueeze(0) for name, value in tensors.items()}), 0)
 
     def cohort(self, cohort: TrainedCohort, phase: Phase) -> TrainedCohort:
-        """A cohort whose rows are there; what plans are made from (steps, sizes) stays at home."""
+        """A cohort with its rows on the device; steps and sizes, which plans need, stay at home."""
         there = replace(cohort, parts=dict(cohort.parts))
         there.received, there.received_buffers = (
             dict(self.sent(cohort.received)),
@@ -208,7 +210,7 @@ class Device:
         return there
 
     def store(self, store: Store) -> Store:
-        """The data set, sent once; fresh clients bring another one, which takes its place."""
+        """The data set on the device, sent once; the store of fresh clients replaces it."""
         if self.is_home:
             return store
         before, there = self._store
@@ -219,7 +221,7 @@ class Device:
 
     @contextmanager
     def client_at_home(self, client: Client) -> Iterator[None]:
-        """The client on the host, while servers take their models from it or its work is counted and tried."""
+        """Move the client to the host while servers copy its model, or while its work is counted and tried."""
         if self.is_home:
             yield
             return
@@ -246,7 +248,7 @@ class DeviceEngine(Engine):
         self.engine, self.device = engine, device
 
     def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
-        """What an engine gives back, at home."""
+        """Train on the device, and bring the result home."""
         self.engine.ranks = self.ranks
         there = DataPart(self.device.store(data.store), data.train, data.vary, data.largest)
         with self.device.computing():
@@ -256,16 +258,16 @@ class DeviceEngine(Engine):
 
 @dataclass(frozen=True)
 class SentPlan(BatchPlan):
-    """A client's mini-batches, whose row numbers were sent at once."""
+    """A client's mini-batches, with all row numbers on the device."""
 
     sent: Tensor
 
 
 class DeviceSequential(SequentialEngine):
-    """One client after the other; a step finds the row numbers of its batch on the device.
+    """The sequential engine with the row numbers of batches on the device.
 
     Args:
-        engine: the engine that it is like.
+        engine: the engine whose seed and rows it takes.
         device: where it trains.
     """
 
@@ -274,17 +276,17 @@ class DeviceSequential(SequentialEngine):
         self.device = device
 
     def prepared(self, plan: BatchPlan) -> BatchPlan:
-        """Sent."""
+        """Send the plan's row numbers."""
         return SentPlan(plan.index, plan.counts, self.device.put(torch.from_numpy(plan.index)))
 
     def row_numbers(self, plan: BatchPlan, batch: int, rows: int) -> Tensor:
-        """A view."""
+        """A view of the batch's row numbers."""
         assert isinstance(plan, SentPlan)
         return plan.sent[batch, :rows]
 
     @contextmanager
     def drawing(self, key: int) -> Iterator[None]:
-        """The device's own generator too."""
+        """Seed the device's own generator too."""
         with super().drawing(key):
             if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's
                 yield
@@ -297,11 +299,11 @@ class DeviceSequential(SequentialEngine):
 
 
 class DeviceWorker(Worker):
-    """Lanes whose rows are moved by torch: they are on a device, or in a format that arrays do not have."""
+    """Lanes whose rows torch copies: they are on a device, or in a format that NumPy does not have."""
 
     @cached_property
     def arrays(self) -> list[np.ndarray]:
-        """What is written on the host, and sent once for a window."""
+        """The schedule on the host, sent once for a window."""
         return [np.zeros(part.shape, _ARRAYS.get(part.dtype, np.float32)) for part in self.schedule if part is not None]
 
     def _fill(
@@ -325,7 +327,7 @@ _ARRAYS = {torch.int64: np.int64, torch.float64: np.float64}
 
 
 def on_device(engine: Engine, device: Device) -> Engine:
-    """The engine, for this device: itself on a processor in ordinary numbers."""
+    """The engine for this device; the engine itself on a processor with plain numbers."""
     if device.is_plain:
         return engine
     if not device.is_home:

@@ -1,7 +1,7 @@
-"""Any engine in several processes: each trains its part of a cohort, and all of them get all rows, in its order.
+"""Any engine in several processes: each trains its part of a cohort, and all get all rows, in the cohort's order.
 
-Rows are gathered and not summed, on purpose: everything after an engine runs on every rank with the same inputs, so no
-algorithm, weighting or callback needs a second form. That ends where a cohort's rows do not fit into one process.
+Rows are gathered and not summed: everything after an engine runs on every rank with the same inputs, so no algorithm,
+weighting or callback needs a second form. The limit is a cohort whose rows do not fit into one process.
 """
 
 from dataclasses import dataclass
@@ -38,14 +38,14 @@ class DistributedEngine(Engine):
         self.ranks = engine.ranks = ranks
 
     def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
-        """On every rank, whoever trains in the first round."""
+        """Prepare on every rank, also on one without clients in the first round."""
         self.engine.prepare(client, cohort, data, phase)
 
     def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
-        """What an engine gives back, for the clients of all ranks."""
+        """Train this rank's part; the result has the clients of all ranks."""
 
         def solved_part(rows: list[int]) -> Params:
-            own = DataPart(data.store, data.train.of_clients(rows), data.vary, data.largest)
-            return self.engine.train(client, cohort.take(rows), own, phase).flat()
+            part = DataPart(data.store, data.train.of_clients(rows), data.vary, data.largest)
+            return self.engine.train(client, cohort.take(rows), part, phase).flat()
 
         return Solved.from_flat(self.ranks.split_work(cohort.steps.tolist(), solved_part))

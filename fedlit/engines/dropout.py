@@ -1,8 +1,8 @@
 """Dropout whose masks are keyed: the same in every engine, lane, thread and order of clients.
 
-torch draws masks from one stream that lanes and threads would share. Here a number of a mask is a hash of (seed, round,
-client, step, call of the step, place in the tensor), in integer arithmetic that is mapped, traced and compiled like the
-rest of a step. Users keep `nn.Dropout` and `F.dropout`: inside a step, torch's own functions come here.
+torch draws masks from one stream that lanes and threads would share. Here each number of a mask is a hash of (seed,
+round, client, step, call within the step, position in the tensor), in integer arithmetic that is mapped, traced and
+compiled like the rest of a step. Users write `nn.Dropout` and `F.dropout`: inside a step these call this file.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from torch.overrides import TorchFunctionMode
 _FIRST, _SECOND = 0x21F0AAAD, 0x735A2D97
 """Multipliers of a published 32-bit mixing function with little bias; products wrap around at 2**32."""
 _CALL = 0x1E3779B1
-"""Odd: every call of a step has another word."""
+"""An odd multiplier, so that every call within a step has another word."""
 
 
 class KeyedDropout(TorchFunctionMode):
-    """Inside, dropout of torch draws its masks from a key. Layers that draw in another way still use torch's stream.
+    """Inside the mode, torch's dropout draws its masks from a key; layers that draw otherwise still use torch's stream.
 
-    Rows come first in what is dropped, as everywhere in a batch: so padding changes no real row's mask.
+    Rows are the first dimension of a tensor, as everywhere in a batch: so padding changes no real row's mask.
 
     Args:
         key: one 64-bit number for a step of a client; no dimensions.
@@ -33,12 +33,12 @@ class KeyedDropout(TorchFunctionMode):
         super().__init__()
         self.key = key
         self.calls = 0
-        """Masks that were drawn so far."""
+        """Number of masks drawn so far."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """torch calls this in place of each of its functions."""
+        """torch calls this instead of each of its functions."""
         drop = _DROPS.get(func)
         return func(*args, **(kwargs or {})) if drop is None else drop(self, *args, **(kwargs or {}))
 
@@ -61,18 +61,18 @@ class KeyedDropout(TorchFunctionMode):
         return x.mul_(scale) if inplace else x * scale
 
     def mask(self, shape: tuple[int, ...], p: float, device: torch.device) -> Tensor:
-        """True for what is kept, each with probability 1 - p; another one in every call."""
+        """A new mask in every call: True for numbers that are kept, each with probability 1 - p."""
         low, high = self.key.to(torch.int32), (self.key >> 32).to(torch.int32)
         call = (self.calls * _CALL) & 0x7FFFFFFF
         self.calls += 1
-        place = torch.arange(prod(shape), dtype=torch.int32, device=device).view(shape)
-        return _mixed(_mixed(place + low) ^ high ^ call) >= round(p * 2**32) - 2**31
+        position = torch.arange(prod(shape), dtype=torch.int32, device=device).view(shape)
+        return _mixed(_mixed(position + low) ^ high ^ call) >= round(p * 2**32) - 2**31
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """A 32-bit number scrambled: every bit of the answer depends on every bit. Shifts are made unsigned by a mask.
+    """Scramble 32-bit numbers: every output bit depends on every input bit. Bit masks make the shifts unsigned.
 
-    int32, because processors multiply these in vectors and 64-bit numbers not: 7 instead of 60 µs for a mask of 6,400.
+    int32, because processors multiply vectors of these but not of 64-bit numbers: 7 instead of 60 µs for 6,400 numbers.
     """
     x = (x ^ ((x >> 16) & 0xFFFF)) * _FIRST
     x = (x ^ ((x >> 15) & 0x1FFFF)) * _SECOND

@@ -1,8 +1,8 @@
 """Loops of compiled programs without tensor objects.
 
-Inductor's C++ makes a tensor for every buffer and every input of a loop's body, in every turn of the loop. On a small
-net that takes as long as the arithmetic. Where a body consists of kernels that take pointers, its buffers can be pieces
-of memory that are kept from turn to turn.
+Inductor's C++ makes a tensor for every buffer and every input of a loop's body, in every iteration. On a small net that
+takes as long as the arithmetic. If a body consists of kernels that take pointers, its buffers can be pieces of memory
+that are kept from one iteration to the next.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ OVERRIDDEN = (
     "make_buffer_reuse",
     "write_header",
 )
-"""What is replaced of Inductor's writer."""
+"""Methods of Inductor's writer that are replaced."""
 
 
 @cache
@@ -34,7 +34,7 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
     from fedlit.engines.inductor_nodes import ExternKernelOut, FixedLayout, TensorBox
 
     class WrittenOut(ExternKernelOut):
-        """A call of a function in `inductor_loops.h`, with all sizes and strides as constants."""
+        """A call of a function of `inductor_loops.h`, with all sizes and strides as constants."""
 
         @classmethod
         def of(cls, size: Sequence[Any], *inputs: Any) -> Any:
@@ -45,8 +45,8 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
         def write(self, wrapper: Any, function: str, numbers: Sequence[Any]) -> None:
             """One line of C++."""
             kind = TYPES[self.get_dtype()]
-            given: Any = self.inputs
-            read = [f"(const {kind}*){x.get_name()}.data_ptr() + {x.get_layout().offset}" for x in given]
+            inputs: Any = self.inputs
+            read = [f"(const {kind}*){x.get_name()}.data_ptr() + {x.get_layout().offset}" for x in inputs]
             constants = ", ".join(str(int(number)) for number in numbers)
             out = f"({kind}*){self.get_name()}.data_ptr()"
             wrapper.writeline(f"{function}<{kind}, {constants}>({', '.join([*read, out])});")
@@ -56,7 +56,7 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
 
         @classmethod
         def create(cls, a: Any, b: Any) -> Any:
-            """The node of `products.PRODUCT`."""
+            """The node of `matmul.PRODUCT`."""
             a, b = cls.realize_input(a), cls.realize_input(b)
             return cls.of([*a.get_size()[:-1], b.get_size()[-1]], a, b)
 
@@ -69,18 +69,18 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
             self.write(wrapper, "product", [*(lanes or [1]), rows, columns, inner, *strides])
 
     class Moved(WrittenOut):
-        """A matrix that is moved by a product."""
+        """x - rate * a b."""
 
         @classmethod
         def create(cls, x: Any, rate: Any, a: Any, b: Any) -> Any:
-            """The node of `products.MOVED`."""
+            """The node of `matmul.MOVED`."""
             x, rate, a, b = cls.require_contiguous(x), *(cls.realize_input(part) for part in (rate, a, b))
             return cls.of(x.get_size(), x, rate, a, b)
 
         def codegen(self, wrapper: Any) -> None:
             """See `inductor_loops.h`."""
-            given: Any = self.inputs
-            _, _, a, b = given
+            inputs: Any = self.inputs
+            _, _, a, b = inputs
             (rows, inner), columns = a.get_size(), b.get_size()[-1]
             self.write(wrapper, "moved", [rows, columns, inner, *a.get_stride(), b.get_stride()[0]])
 
@@ -89,14 +89,14 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
 
         @classmethod
         def create(cls, x: Any) -> Any:
-            """The node of `products.TURNED`."""
+            """The node of `matmul.TURNED`."""
             x = cls.require_contiguous(x)
             return cls.of(x.get_size()[::-1], x)
 
         def codegen(self, wrapper: Any) -> None:
             """See `inductor_loops.h`."""
-            given: Any = self.inputs
-            self.write(wrapper, "turned", given[0].get_size())
+            inputs: Any = self.inputs
+            self.write(wrapper, "turned", inputs[0].get_size())
 
     return Product, Moved, Turned
 
@@ -114,31 +114,31 @@ def lean_wrapper() -> type[Any]:
     )
 
     def size_of(buffer: Any) -> int:
-        """Bytes from its first number to its last; a part of a larger tensor is not as large as that."""
+        """Bytes from a buffer's first number to its last, also if it is a part of a larger tensor."""
         last = sum((size - 1) * stride for size, stride in zip(buffer.get_size(), buffer.get_stride(), strict=True))
         return max(int(last) + 1, 0) * int(buffer.get_dtype().itemsize)
 
     class LeanWrapper(CppWrapperCpu):
-        """A loop whose body and condition take pointers alone runs on `Plain` memory; any other as Inductor has it."""
+        """A loop whose body and condition only take pointers runs on `Plain` memory; Inductor writes any other loop."""
 
         def __init__(self) -> None:
             self.plain: dict[Any, str] = {}
-            """Graphs that are written so, and the name of their memory."""
+            """Graphs on plain memory -> the name of their memory."""
             self.slots = count()
             super().__init__()
 
         @staticmethod
         def create(*_: Any, **__: Any) -> "LeanWrapper":
-            """What Inductor calls."""
+            """Inductor makes its writers by this method."""
             return LeanWrapper()
 
         def write_header(self) -> None:
-            """Inductor's, and ours."""
+            """Inductor's header, then ours."""
             super().write_header()
             self.header.splice(HEADER.read_text())
 
         def codegen_while_loop(self, while_loop: Any, stack_output: bool = False) -> None:
-            """What is carried is copied once before the loop and once after it."""
+            """Carried values are copied once before the loop and once after it."""
             condition, body = while_loop.cond_subgraph, while_loop.body_subgraph
             nodes = [*condition.graph.operations, *body.graph.operations]
             if not all(isinstance(node, (ComputedBuffer, NopKernel, *written_out())) for node in nodes):
@@ -149,28 +149,28 @@ def lean_wrapper() -> type[Any]:
             names = carried_names(self, while_loop)
             carried = [f"{name}_carried" for name in names]
             fixed = [f"{memory}_fixed{number}" for number in range(len(while_loop.additional_inputs))]
-            given = [buffer.codegen_reference() for buffer in while_loop.carried_inputs]
+            initial = [buffer.codegen_reference() for buffer in while_loop.carried_inputs]
             self.writeline(f"static thread_local Memory {memory};")
-            for own, outer, buffer in zip(carried, given, while_loop.carried_inputs, strict=True):
+            for inner, outer, buffer in zip(carried, initial, while_loop.carried_inputs, strict=True):
                 copied = f"{next(self.slots)}, {size_of(buffer)}, {outer}.data_ptr()"
-                self.writeline(f"Plain {own} = {memory}.copy({copied});")
-            for own, buffer in zip(fixed, while_loop.additional_inputs, strict=True):
-                self.writeline(f"const Plain {own}{{(char*){buffer.codegen_reference()}.data_ptr(), 0, 0}};")
+                self.writeline(f"Plain {inner} = {memory}.copy({copied});")
+            for inner, buffer in zip(fixed, while_loop.additional_inputs, strict=True):
+                self.writeline(f"const Plain {inner}{{(char*){buffer.codegen_reference()}.data_ptr(), 0, 0}};")
             self.writeline("while (1) {")
             self.codegen_part(condition, [*carried, *fixed], lambda made: f"if (!*(bool*){made[0]}.data_ptr()) break;")
             self.codegen_part(body, [*carried, *fixed], lambda made: carry(memory, carried, made))
             self.writeline("}")
-            for name, own, outer in zip(names, carried, given, strict=True):
-                self.writeline(f"RAIIAtenTensorHandle {name}(as_tensor({own}, {outer}));")
+            for name, inner, outer in zip(names, carried, initial, strict=True):
+                self.writeline(f"RAIIAtenTensorHandle {name}(as_tensor({inner}, {outer}));")
 
         def codegen_part(self, part: Any, inputs: Sequence[str], ends: Callable[[list[str]], str]) -> None:
-            """The condition or the body, and what is done with its results."""
+            """Write the condition or the body, then the line that `ends` makes of its results."""
             self.writeline(EnterSubgraphLine(self, part.graph))
             self.codegen_subgraph(part, inputs, ends)
             self.writeline(ExitSubgraphLine(self))
 
         def codegen_subgraph_prefix(self, subgraph: Any, outer_inputs: Any, outer_outputs: Any) -> None:
-            """Inputs are the same memory under other names."""
+            """The inputs are new names for the same memory."""
             if subgraph.graph not in self.plain:
                 super().codegen_subgraph_prefix(subgraph, outer_inputs, outer_outputs)
                 return
@@ -178,7 +178,7 @@ def lean_wrapper() -> type[Any]:
                 self.writeline(f"const Plain {inner} = {outer};")
 
         def codegen_subgraph_suffix(self, subgraph: Any, outer_inputs: Any, outer_outputs: Any) -> None:
-            """Ours has a function of the results where Inductor has their names."""
+            """For plain memory, `outer_outputs` is a function of the results; Inductor passes their names."""
             if subgraph.graph not in self.plain:
                 super().codegen_subgraph_suffix(subgraph, outer_inputs, outer_outputs)
                 return
@@ -186,21 +186,21 @@ def lean_wrapper() -> type[Any]:
 
         @property
         def own_memory(self) -> str | None:
-            """The memory of the graph that is being written, where it has plain one."""
+            """The name of the plain memory of the graph that is being written, or None."""
             return self.plain.get(self.get_codegened_graph())
 
         def make_buffer_allocation(self, buffer: Any) -> str:
-            """A piece of its own for every buffer."""
+            """Every buffer has its own piece of memory."""
             if self.own_memory is None:
                 return str(super().make_buffer_allocation(buffer))
             return f"const Plain {buffer.get_name()} = {self.own_memory}.piece({next(self.slots)}, {size_of(buffer)});"
 
         def make_buffer_free(self, buffer: Any) -> str:
-            """Memory is kept."""
+            """Plain memory is never freed."""
             return str(super().make_buffer_free(buffer)) if self.own_memory is None else ""
 
         def make_buffer_reuse(self, old: Any, new: Any, delete_old: bool) -> str:
-            """The same piece, whatever its shape."""
+            """The same piece of memory, for any shape."""
             if self.own_memory is None:
                 return str(super().make_buffer_reuse(old, new, delete_old))
             return f"const Plain {new.get_name()} = {old.get_name()};"
@@ -208,7 +208,7 @@ def lean_wrapper() -> type[Any]:
         def codegen_reinterpret_view(
             self, data: Any, size: Any, stride: Any, offset: Any, writeline: Any, dtype: Any = None
         ) -> str:
-            """The same piece, from another place on."""
+            """The same piece of memory, from an offset on."""
             if self.own_memory is None:
                 return str(super().codegen_reinterpret_view(data, size, stride, offset, writeline, dtype))
             return f"{data.get_name()}.from({int(offset) * int(data.get_dtype().itemsize)})"
@@ -218,12 +218,12 @@ def lean_wrapper() -> type[Any]:
 
 
 def check_overridden(ours: type[Any], theirs: type[Any]) -> None:
-    """Where Inductor has renamed what we replace, ours would be called no more, and nothing would say so."""
+    """Fail if Inductor has renamed a method that we replace: ours would silently not be called."""
     lost = sorted(name for name in OVERRIDDEN if not (name in vars(ours) and hasattr(theirs, name)))
     if lost:
         raise AttributeError(f"Inductor's writer of C++ has no {', '.join(lost)}")
 
 
 def carry(memory: str, carried: Sequence[str], made: Sequence[str]) -> str:
-    """What a turn has made becomes what the next one begins with."""
-    return " ".join(f"{memory}.carry({own}, {result});" for own, result in zip(carried, made, strict=True))
+    """C++ that makes the results of an iteration the inputs of the next one."""
+    return " ".join(f"{memory}.carry({inner}, {result});" for inner, result in zip(carried, made, strict=True))

@@ -1,6 +1,6 @@
-"""Private names of torch's compiler that fedlit's own loops, products and convolutions are built with.
+"""Private names of torch's compiler that fedlit's own loops, products and convolutions need.
 
-They are apart from `inductor.py`, so that a torch without one of them still compiles programs in its own way.
+They are not in `inductor.py`: a torch without one of them can still compile programs in its own way.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ TO_COPY = torch.ops.aten._to_copy.default
 
 
 def carried_names(writer: CppWrapperCpu, while_loop: Any) -> list[str]:
-    """How Inductor's writer names what a loop carries."""
+    """The names that Inductor's writer gives to the carried values of a loop."""
     names: list[str] = writer._get_while_loop_carried_output_names(while_loop)  # type: ignore[no-untyped-call]  # torch's
     return names
 

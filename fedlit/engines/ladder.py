@@ -1,8 +1,8 @@
-"""The ladder of compiled training: where one form cannot be had, the next is tried, and a line says why.
+"""The ladder of compiled training: if one form is not available, the next is tried, and a line says why.
 
 fedlit's own loops need private names of torch's compiler, all programs need a C++ compiler, eager steps need neither.
-All give the same numbers up to rounding (1e-10 in float64). What a run has come to is recorded in its choice, and a
-resumed run has it again, or says that it cannot.
+All give the same numbers up to rounding (1e-10 in float64). A run's form is recorded in its choice; a resumed run uses
+the same form, or fails with an error.
 """
 
 import logging
@@ -27,9 +27,9 @@ class Rung(NamedTuple):
 
     name: str
     cost: str
-    """How much slower it is than the one above (docs/performance.md)."""
+    """How much slower it is than the rung above (docs/performance.md)."""
     of: Callable[[EngineChoice], EngineChoice]
-    """A choice of the rung above -> one of this."""
+    """A choice of the rung above -> the choice of this one."""
 
 
 def _inductors(choice: EngineChoice) -> EngineChoice:
@@ -37,7 +37,7 @@ def _inductors(choice: EngineChoice) -> EngineChoice:
 
 
 def _eager(choice: EngineChoice) -> EngineChoice:
-    """All lanes in one worker: eager workers take turns, and more lanes in one pass are quicker."""
+    """All lanes in one worker: eager workers take turns, and one pass with more lanes is faster."""
     lanes = choice.lanes * choice.workers if choice.lanes > 1 else 1  # a net that has one lane may have no more
     return replace(choice, compiled=False, loops="lean", compiles="loop", convolution="torch", lanes=lanes, workers=1)
 
@@ -50,19 +50,19 @@ RUNGS = (
 
 
 def rung_of(choice: EngineChoice) -> int:
-    """The place of a choice on the ladder."""
+    """The index of a choice's rung."""
     return 2 if not choice.compiled else 1 if choice.loops == "inductor" else 0
 
 
 class Ladder(Engine):
-    """The highest rung, from a choice downwards, that can be had on every rank.
+    """Trains by the highest rung, from a choice downwards, that is available on every rank.
 
     Args:
-        choice: where to begin.
+        choice: the first one to try.
         make: the engine of a choice.
         ranks: the processes of the run, which agree on a rung.
-        note: told what the choice becomes.
-        is_resumed: whether the run was trained by this choice so far, so that no other gives the same bits.
+        note: called with each new choice.
+        is_resumed: whether the run was trained by this choice so far; another would not give the same bits.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Ladder(Engine):
         self._prepared: set[Phase] = set()
 
     def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
-        """The phase's program, one rung lower as long as a rank cannot have it; programs of other phases go with it."""
+        """Prepare the phase's program; as long as a rank fails, go one rung down, for all phases."""
         why = self._fails(client, cohort, data, phase)
         while why is not None:
             self._step_down(why)
@@ -95,18 +95,18 @@ class Ladder(Engine):
         return self.engine.train(client, cohort, data, phase)
 
     def _fails(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> str | None:
-        """Why a rank cannot have the program, or None."""
+        """Why the program is not available on some rank, or None."""
         why = None
         try:
             self.engine.prepare(client, cohort, data, phase)
         except CompilerError as error:
             why = str(error)
-            log.debug("the whole story:", exc_info=error)
+            log.debug("the compiler's full error:", exc_info=error)
         return next((word for word in self.ranks.all_gather(why) if word is not None), None)
 
     def _step_down(self, why: str) -> None:
-        place = rung_of(self.choice)
-        here, below = RUNGS[place], RUNGS[place + 1]
+        index = rung_of(self.choice)
+        here, below = RUNGS[index], RUNGS[index + 1]
         if self.is_resumed:
             raise ResumeError(
                 f"The run to resume used {here.name}, which cannot be had here ({why}), and {below.name} would not "

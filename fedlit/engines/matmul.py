@@ -1,10 +1,10 @@
-"""Products of matrices in compiled programs that are written out with all sizes as constants (`inductor_loops.h`).
+"""Matrix products in compiled programs, written with all sizes as constants (`inductor_loops.h`).
 
-While a program is traced, our operator stands for torch's (`stand_ins`) where it is faster: in products of small
-matrices, for which a call of a library takes longer than the product itself, and in those whose second matrix lies as
-it is read. A step on a layer's weights, x - rate * a b, becomes one operator, so that the product is not written to
-memory (`join_step`). For both, large weights are kept turned while a client trains (`are_turned`). Programs with
-convolutions have small products alone: the others were slower there.
+While a program is traced, our operator replaces torch's (`stand_ins`) where it is faster: for small matrices, where
+calling a library takes longer than the product itself, and where the rows of the second matrix are contiguous. A step
+on a layer's weights, x - rate * a b, becomes one operator, so that the product is not written to memory (`join_step`).
+For both, large weights are kept transposed ("turned") while a client trains (`are_turned`). Programs with convolutions
+only replace small products: the others were slower there.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 MOST_TERMS, MOST_NUMBERS = 250_000, 32_768
-"""Multiplications in a product of two matrices up to which ours is faster than a library's, and numbers of the second
-matrix, which may be copied onto a thread's stack."""
+"""Most multiplications of a product for which ours is faster than a library's, and most numbers of its second matrix,
+which may be copied onto a thread's stack."""
 MOST_TERMS_BESIDE, LEAST_COLUMNS = 8_000_000, 16
-"""The same where the second matrix's columns lie side by side, and as many of them as the widest vector has numbers."""
+"""The same if each row of the second matrix is contiguous, and its fewest columns: the numbers of the widest vector."""
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
-"""Numbers that they can be of, and how C++ names them."""
+"""Supported number formats -> their names in C++."""
 
 _LIBRARY = torch.library.Library("fedlit_products", "DEF")  # type: ignore[no-untyped-call]  # torch's
 _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
@@ -29,7 +29,8 @@ _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "turned": ("(Tensor x) -> Tensor", lambda x: x.new_empty(x.shape[1], x.shape[0])),
     "held": ("(Tensor x) -> Tensor", torch.empty_like),
 }
-"""Arguments of each operator, and an empty tensor of its result's shape. They exist in compiled programs alone."""
+"""Arguments of each operator, and a function that makes an empty tensor of its result's shape. The operators exist only
+in compiled programs."""
 for _name, (_arguments, _shaped) in _DECLARED.items():
     _LIBRARY.define(_name + _arguments)  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"fedlit_products::{_name}", _shaped, lib=_LIBRARY)
@@ -43,14 +44,14 @@ MOVED = torch.ops.fedlit_products.moved.default
 TURNED = torch.ops.fedlit_products.turned.default
 """The transpose of a matrix, written to memory."""
 HELD = torch.ops.fedlit_products.held.default
-"""Its argument, which is written to memory."""
+"""Its argument, written to memory."""
 
 
 def stand_ins(*, beside: bool) -> dict[Any, Callable[..., Any]]:
-    """What stands for torch's operators while a program is traced.
+    """torch's operators -> their replacements while a program is traced.
 
     Args:
-        beside: also for products that are not small, where the second matrix lies as it is read.
+        beside: also replace larger products if the rows of the second matrix are contiguous.
     """
 
     def is_ours(a: Tensor, b: Tensor) -> bool:
@@ -75,20 +76,20 @@ def stand_ins(*, beside: bool) -> dict[Any, Callable[..., Any]]:
 
 
 def is_matrix(value: Tensor) -> bool:
-    """Whether it is one that they can take."""
+    """Whether our operators can take the tensor."""
     return value.dim() == 2 and value.dtype in TYPES
 
 
 def are_turned(weights: Tensor, rows: int) -> bool:
-    """Whether a layer's weights (out, in) are to be kept as (in, out), for batches of so many rows.
+    """Whether a layer's weights (out, in) are kept transposed as (in, out), for batches of `rows` rows.
 
-    x W^T then reads them as they lie, and a step writes them in order. Small ones fit where the order does not matter.
+    Then x W^T reads them, and a step writes them, in the order of memory. For small weights the order does not matter.
     """
     return min(weights.shape) >= LEAST_COLUMNS and MOST_TERMS < rows * weights.numel() <= MOST_TERMS_BESIDE
 
 
 def prepare_steps(graph: torch.fx.Graph) -> None:
-    """Gradients of turned weights are computed turned, and a step of SGD, x - rate * a b, becomes one operator."""
+    """Compute gradients of turned weights turned, and make a step of SGD, x - rate * a b, one operator."""
     turn_gradients(graph)
     for node in graph.find_nodes(op="call_function", target=torch.ops.aten.sub.Tensor):
         join_step(node)
@@ -96,7 +97,7 @@ def prepare_steps(graph: torch.fx.Graph) -> None:
 
 
 def turn_gradients(graph: torch.fx.Graph) -> None:
-    """(a b)^T^T, as torch writes a layer's gradient, is (b^T a^T)^T where the weights are returned turned."""
+    """Rewrite (a b)^T^T, as torch has a layer's gradient, to (b^T a^T)^T if the weights are returned turned."""
     returned = graph.output_node().all_input_nodes
     shapes = {_value(_turned(node)).shape for node in returned if _turned(node) is not None}
     for product in graph.find_nodes(op="call_function", target=PRODUCT):
@@ -110,9 +111,9 @@ def turn_gradients(graph: torch.fx.Graph) -> None:
 
 
 def join_step(node: torch.fx.Node) -> None:
-    """x - rate * a b as one operator, if nothing else reads the product; then it is not written to memory."""
-    given: Any = node.args
-    x, scaled = given
+    """Make x - rate * a b one operator if nothing else reads the product, so that it is not written to memory."""
+    arguments: Any = node.args
+    x, scaled = arguments
     if node.kwargs or _calls(scaled) is not torch.ops.aten.mul.Tensor or _only_user(scaled) is None:
         return
     rate, gradient = scaled.args
@@ -122,14 +123,14 @@ def join_step(node: torch.fx.Node) -> None:
         return
     if not all(isinstance(part, torch.fx.Node) for part in (x, rate)):
         return
-    own, made, factor = _value(x), _value(product), _value(product.args[1])
-    if not is_matrix(own):
+    weights, update, factor = _value(x), _value(product), _value(product.args[1])
+    if not is_matrix(weights):
         return
-    own = own.t() if is_turned else own
-    lies_beside = own.is_contiguous() and factor.stride(-1) == 1 and factor.shape[-1] >= LEAST_COLUMNS
-    if own.shape != made.shape or not lies_beside:
+    weights = weights.t() if is_turned else weights
+    is_contiguous = weights.is_contiguous() and factor.stride(-1) == 1 and factor.shape[-1] >= LEAST_COLUMNS
+    if weights.shape != update.shape or not is_contiguous:
         return
-    if _value(rate).dim() or not own.dtype == made.dtype == _value(rate).dtype:
+    if _value(rate).dim() or not weights.dtype == update.dtype == _value(rate).dtype:
         return
     with node.graph.inserting_before(node):
         moved = _call(MOVED, _call(_T, x) if is_turned else x, rate, *product.args)
@@ -145,22 +146,22 @@ def _value(node: Any) -> Tensor:
 
 
 def _calls(node: Any) -> Any:
-    """The operator that it is a call of, or None."""
+    """The operator that a node calls, or None."""
     return node.target if isinstance(node, torch.fx.Node) and node.op == "call_function" else None
 
 
 def _turned(node: Any) -> Any:
-    """What it is the transpose of, or None."""
+    """The node whose transpose this node is, or None."""
     return node.args[0] if _calls(node) is _T else None
 
 
 def _only_user(node: Any) -> Any:
-    """Who reads it, or None where that is not one alone."""
+    """The only reader of a node, or None if it has none or several."""
     return next(iter(node.users)) if isinstance(node, torch.fx.Node) and len(node.users) == 1 else None
 
 
 def _call(operator: Any, *args: torch.fx.Node) -> torch.fx.Node:
-    """A call in the graph of its first argument, at the place where nodes are being inserted."""
+    """Insert a call into the graph of its first argument, at the current point of insertion."""
     made = args[0].graph.call_function(operator, args)
     made.meta["val"] = operator(*(_value(arg) for arg in args))
     return made

@@ -1,7 +1,7 @@
-"""Lanes without the interpreter: mini-batches are drawn, and clients swapped, in C++ (`native.cpp`).
+"""Lanes without the interpreter: C++ draws mini-batches and swaps clients (`native.cpp`).
 
-On a small net the Python around the steps takes as long as the steps, and worker threads have to do it one after the
-other. Numbers are the same to the bit: the draws are NumPy's, which is tried once, and the program is the same.
+On a small net the Python around the steps takes as long as the steps, and the interpreter's lock makes worker threads
+do it one after the other. The bits are the same: the program is the same, and C++ draws as NumPy does (checked once).
 """
 
 import time
@@ -32,7 +32,7 @@ from fedlit.keys import Purpose, generator
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 PATIENCE_S = 0.1
-"""C++ returns after a client's end from then on: Ctrl-C and the terminal's line need the interpreter."""
+"""After this time C++ returns at the next client's end: Ctrl-C and the progress bar need the interpreter."""
 
 _LIBRARY = torch.library.Library("fedlit_lanes", "DEF")  # type: ignore[no-untyped-call]  # torch's
 _LIBRARY.define(  # type: ignore[no-untyped-call]
@@ -48,13 +48,13 @@ _LIBRARY.define(  # type: ignore[no-untyped-call]
 
 @cache
 def missing_lanes() -> str | None:
-    """Why clients cannot be planned and swapped in C++ on this machine, or None."""
+    """Why C++ cannot drive the lanes on this machine, or None."""
     reason = missing_operators(SOURCE)
     return reason or (None if _draws_as_numpy() else "this NumPy shuffles in another way")
 
 
 def _draws_as_numpy() -> bool:
-    """Whether a plan of C++ is NumPy's: what a Generator draws is not promised to stay for ever."""
+    """Whether C++ draws the same plan as NumPy, whose draws may change in a new release."""
     rows = np.arange(100, 137)
     plan = plan_batches(generator(7, Purpose.BATCHES, round=3, client=5, index=1), rows, 12, 8, 5)
     index, weights = torch.zeros(12, 1, 8, dtype=torch.int64), torch.zeros(12, 1, 8, dtype=torch.float64)
@@ -76,7 +76,7 @@ class NativeWorker(Worker):
 
     @property
     def entry(self) -> int | None:
-        """Where its program begins in memory; None where C++ cannot run it."""
+        """The address of its program; None if C++ cannot run it."""
         known = isinstance(self.run, CompiledForm) and not self.context.as_bytes
         return self.run.entry if known else None  # type: ignore[attr-defined]  # a CompiledForm's
 
@@ -88,35 +88,35 @@ class NativeWorker(Worker):
         finish(Share(self, timeline, task), task)
 
     def rest(self, task: CohortWork) -> list[Tensor]:
-        """What the program takes beside lanes, under tensor objects of this worker's own (`Task.for_one_thread`)."""
+        """The program's inputs beside lanes, as this worker's own tensor objects (`CohortWork.for_one_thread`)."""
         assert isinstance(self.run, CompiledForm)
         if self._store is not task.store:
             self._store, self._own = task.store, task.for_one_thread().store
         return self.run.rest(task.lr.clone(), self._own, self.schedule, *self._clock)
 
     def pieces(self, task: CohortWork) -> dict[int, Tensor]:
-        """What clients' steps read, by its place in a lane's row."""
-        held, dtype = task.context, self.read.dtype
-        return {place.start: in_rows(held[name].to(dtype)) for name, place in self.context.places.items()}
+        """First column in a lane's row -> the clients' rows that steps read there."""
+        context, dtype = task.context, self.read.dtype
+        return {columns.start: in_rows(context[name].to(dtype)) for name, columns in self.context.places.items()}
 
     def fill(self, timeline: list[list[LaneJob]], plans: "Plans", window: int) -> None:
-        """A window of the schedule, where Python draws it."""
+        """Write a window of the schedule that Python has drawn."""
         self._fill(timeline, plans.batches, plans.keys, window)
 
 
 @dataclass(frozen=True)
 class Plans:
-    """By row: mini-batches and keys of masks, where C++ does not draw them."""
+    """Row -> mini-batches and keys of masks, if Python draws them."""
 
     batches: dict[int, BatchPlan]
     keys: dict[int, np.ndarray]
 
 
 class Share:
-    """A worker's part of a cohort, and how far it is.
+    """A worker's part of a cohort, and how much of it is done.
 
     Args:
-        worker: who does it.
+        worker: the worker.
         timeline: the jobs of each of its lanes.
         task: what all workers share.
     """
@@ -136,11 +136,11 @@ class Share:
 
     @property
     def is_done(self) -> bool:
-        """Whether all its clients are."""
+        """Whether all its clients are done."""
         return self.now >= self.length
 
     def until(self) -> int:
-        """Where C++ may come before it needs Python; fills the schedule where Python draws it."""
+        """The step up to which C++ needs no Python; fills the schedule if Python draws it."""
         if self.plans is None:
             return self.length
         capacity = len(self.worker.schedule.rows)
@@ -148,8 +148,8 @@ class Share:
             self.worker.fill(self.timeline, self.plans, self.now)
         return min(self.length, (self.now // capacity + 1) * capacity)
 
-    def come(self, now: int, progress: TrainingProgress) -> None:
-        """C++ has come to this step."""
+    def advance_to(self, now: int, progress: TrainingProgress) -> None:
+        """Record that C++ has reached this step."""
         begins, ends = self.table[:, 2], self.table[:, 3]
         steps = np.minimum(ends, now) - np.maximum(begins, self.now)
         done = int(np.count_nonzero((ends > self.now) & (ends <= now)))
@@ -158,11 +158,11 @@ class Share:
 
 
 def advance(shares: Sequence[Share], task: CohortWork) -> None:
-    """Each of these shares goes on, in threads of C++, to its end or, once the time is over, to a client's end."""
+    """Train the shares in C++ threads, each to its end or, after PATIENCE_S, to a client's end."""
     workers, planner = [share.worker for share in shares], task.plan
     pieces = workers[0].pieces(task)
     until = [share.until() for share in shares]
-    with located(lambda: _place(shares, task)):
+    with located(lambda: _unfinished(shares, task)):
         reached = torch.ops.fedlit_lanes.train(
             workers[0].entry,
             [worker.flat for worker in workers],
@@ -180,18 +180,18 @@ def advance(shares: Sequence[Share], task: CohortWork) -> None:
             PATIENCE_S,
         )
     for share, now in zip(shares, reached, strict=True):
-        share.come(now, task.progress)
+        share.advance_to(now, task.progress)
 
 
 class NativeEngine(VectorizedEngine):
-    """The vectorized engine with native workers: a short round is one call of C++ for all of them."""
+    """The vectorized engine with native workers: a short round is one call of C++ for all workers."""
 
     worker = NativeWorker
     _is_long = False
-    """Whether the last round took so long that workers should not wait for each other before the end."""
+    """Whether the last round was so long that workers should not wait for each other before its end."""
 
     def _say_who_drives(self, form: CompiledForm) -> None:
-        """Also where torch's programs begin in another way."""
+        """Warn also if the entry of torch's programs is not found."""
         if form.entry is None:
             self.why_python = "the entry of torch's compiled programs is not found under the name that it had"
         super()._say_who_drives(form)
@@ -201,38 +201,38 @@ class NativeEngine(VectorizedEngine):
         if len(workers) < len(crew):
             super()._run_in_threads(crew, shares, task)
             return
-        own = [Share(worker, share, task) for worker, share in zip(workers, shares, strict=True)]
+        parts = [Share(worker, share, task) for worker, share in zip(workers, shares, strict=True)]
         began = time.monotonic()
         if not self._is_long:
             with one_thread():
-                advance(own, task)
-        left = [share for share in own if not share.is_done]
+                advance(parts, task)
+        left = [share for share in parts if not share.is_done]
         if left:
             self._in_threads([partial(finish, share, task) for share in left])
         self._is_long = time.monotonic() - began > PATIENCE_S
 
 
 def finish(share: Share, task: CohortWork) -> None:
-    """Up to its end, whatever the others do."""
+    """Train a share to its end."""
     while not share.is_done:
         advance([share], task)
 
 
 def table(timeline: list[list[LaneJob]], planner: Planner) -> np.ndarray:
-    """(jobs, 8) lane, row, start, end; where its rows begin, how many, batches of a pass over them, the draws' key."""
+    """(jobs, 8) lane, row, start, end; first row, number of rows, batches of one pass over them, key of the draws."""
     jobs = np.empty((sum(map(len, timeline)), 8), dtype=np.int64)
     if len(jobs):
-        jobs[:, :4] = [(lane, job.row, job.start, job.end) for lane, own in enumerate(timeline) for job in own]
+        jobs[:, :4] = [(lane, job.row, job.start, job.end) for lane, queue in enumerate(timeline) for job in queue]
         jobs[:, 4:] = planner.draws[jobs[:, 1]]
     return jobs
 
 
 def in_rows(value: Tensor) -> Tensor:
-    """Stacked rows, each of which lies in one piece."""
+    """Stacked rows, each contiguous in memory."""
     return value if value.dim() == 1 or value[0].is_contiguous() else value.contiguous()
 
 
-def _place(shares: Sequence[Share], task: CohortWork) -> str:
-    """Of an error: who was not done."""
+def _unfinished(shares: Sequence[Share], task: CohortWork) -> str:
+    """The clients that were not done when an error arose."""
     rows = [row for share in shares for row in share.table[share.table[:, 3] > share.now, 1]]
     return f"{task.where} of one of the clients {', '.join(map(str, sorted(task.clients[row] for row in rows)))}"

@@ -1,9 +1,9 @@
 """The local training of several lanes as one function of tensors, eager or compiled.
 
-A lane holds one client. All that a client carries from step to step (parameters, optimiser state, the net's buffers,
-carried states, the sum of its task losses) is one row of a flat matrix (lanes, D); what it only reads (received model,
-duals …) a row of another. The program runs steps t0 to t1 of every lane; clients are swapped between calls, by copying
-a row.
+A lane has one client at a time. All that a client carries from step to step (parameters, optimiser state, the net's
+buffers, carried states, the sum of its task losses) is one row of a flat matrix (lanes, D); what it only reads
+(received model, duals …) is a row of another. The program runs steps t0 to t1 of every lane. Between calls, clients are
+swapped by copying rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,18 +28,18 @@ from fedlit.engines.matmul import TURNED, are_turned, is_matrix
 from fedlit.params import Params, clone, under_prefix, with_prefix
 
 Compiles = Literal["loop", "step"]
-"""What is compiled: all steps of a call as one loop, or one step, which is called for each of them."""
+"""What is compiled: a loop over all steps of a call, or one step, which is called again and again."""
 
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Where named tensors lie in a flat row."""
+    """The positions of named tensors in a flat row."""
 
     shapes: dict[str, tuple[int, ...]]
     skipped: frozenset[str] = frozenset()
-    """Tensors that nobody reads: their place stays, but `write` leaves it alone."""
+    """Tensors that no step reads: they keep their columns, but `write` does not fill them."""
     as_bytes: dict[str, torch.dtype] = field(default_factory=dict)
-    """Tensors of another type than the row's first (counters of batches …): one number a byte, so they stay exact."""
+    """Tensors of another dtype than the row's (such as counters): one number for each byte, so that they stay exact."""
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], *, stacked: bool = False) -> "FlatLayout":
@@ -51,65 +51,65 @@ class FlatLayout:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Numbers of each tensor in a row, in order."""
+        """How many numbers of a row each tensor takes, in order."""
         width = {name: dtype.itemsize for name, dtype in self.as_bytes.items()}
         return [prod(shape) * width.get(name, 1) for name, shape in self.shapes.items()]
 
     @cached_property
     def places(self) -> dict[str, slice]:
-        """Where each tensor lies in a row, but for those named in `skipped`."""
+        """Tensor -> its columns in a row, except those in `skipped`."""
         begins = accumulate(self.sizes, initial=0)
-        named = zip(self.shapes, begins, self.sizes, strict=False)  # a row's end begins nothing
-        return {name: slice(begin, begin + size) for name, begin, size in named if name not in self.skipped}
+        columns = zip(self.shapes, begins, self.sizes, strict=False)  # a row's end begins nothing
+        return {name: slice(begin, begin + size) for name, begin, size in columns if name not in self.skipped}
 
     def split(self, flat: Tensor) -> Params:
-        """(rows, D) -> name -> (rows, *shape), as views where the type is the row's."""
+        """(rows, D) -> name -> (rows, *shape); views for tensors of the row's dtype."""
         pieces = dict(zip(self.shapes, torch.split(flat, self.sizes, 1), strict=True))
         pieces |= {name: _from_bytes(pieces[name], dtype) for name, dtype in self.as_bytes.items()}
         return {name: pieces[name].reshape(len(flat), *shape) for name, shape in self.shapes.items()}
 
     def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """The inverse of `split`."""
-        held = dict(tensors) | {name: _to_bytes(tensors[name], dtype) for name, dtype in self.as_bytes.items()}
-        return torch.cat([held[name].reshape(len(held[name]), -1) for name in self.shapes], 1)
+        parts = dict(tensors) | {name: _to_bytes(tensors[name], dtype) for name, dtype in self.as_bytes.items()}
+        return torch.cat([parts[name].reshape(len(parts[name]), -1) for name in self.shapes], 1)
 
     def write(self, row: np.ndarray, arrays: Mapping[str, np.ndarray], k: int) -> None:
-        """Copy the k-th entry of stacked arrays into one flat row, but for those named in `skipped`."""
-        for name, place in self.places.items():
-            row[place] = arrays[name][k].reshape(-1)
+        """Copy the k-th entry of stacked arrays into one flat row, except those in `skipped`."""
+        for name, columns in self.places.items():
+            row[columns] = arrays[name][k].reshape(-1)
 
 
 def _to_bytes(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """(rows, …) -> (rows, bytes), from 0 to 255: every floating-point type holds such numbers exactly."""
+    """(rows, …) -> (rows, bytes), numbers from 0 to 255, which every floating-point format represents exactly."""
     plain = value.to(dtype).reshape(len(value), -1).clone(memory_format=torch.contiguous_format)
     return plain.to(torch.uint8) if dtype == torch.bool else plain.view(torch.uint8)
 
 
 def _from_bytes(numbers: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse, without the shape. Truth values are compared: the compiler's vectors of them cannot be views."""
+    """The inverse, without the shape. Booleans are compared: in compiled programs they cannot be views of bytes."""
     return numbers.reshape(-1) != 0 if dtype == torch.bool else numbers.reshape(-1).to(torch.uint8).view(dtype)
 
 
 class Schedule(NamedTuple):
-    """What every lane does at every step. An idle lane has row weights 0."""
+    """The batch, step number and key of every lane at every step. An idle lane has row weights 0."""
 
     rows: Tensor
     """(capacity, lanes, batch) row numbers."""
     row_weights: Tensor
     """(capacity, lanes, batch) 1/n for real rows, 0 for padding."""
     step: Tensor | None
-    """(capacity, lanes) the client's own step number; None where no step reads it."""
+    """(capacity, lanes) the client's own step number; None if no step reads it."""
     key: Tensor | None
-    """(capacity, lanes) what the step draws its masks from; None where it draws none."""
+    """(capacity, lanes) the key of the step's dropout masks; None if it draws none."""
 
     def at(self, t: int) -> "Schedule":
-        """Step t alone."""
-        own = (None if part is None else part[t : t + 1] for part in (self.step, self.key))
-        return Schedule(self.rows[t : t + 1], self.row_weights[t : t + 1], *own)
+        """The schedule of step t alone."""
+        optional = (None if part is None else part[t : t + 1] for part in (self.step, self.key))
+        return Schedule(self.rows[t : t + 1], self.row_weights[t : t + 1], *optional)
 
 
 class StepModule(nn.Module):
-    """A client's step as a module's forward, so that functional_call can replace all that it reads."""
+    """A client's step as a module's forward, so that functional_call can replace every tensor that it reads."""
 
     def __init__(self, client: Client, method: str) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class StepModule(nn.Module):
 
 
 def turn(tensors: Params, endings: tuple[str, ...], how: Callable[[Tensor], Tensor] = Tensor.t) -> Params:
-    """Matrices whose names end so, transposed: another view of them, or how one says."""
+    """Transpose the matrices whose names have one of the endings: as views, or by the function `how`."""
     return {
         name: how(value) if is_matrix(value) and name.replace("/", ".").endswith(endings) else value
         for name, value in tensors.items()
@@ -130,7 +130,7 @@ def turn(tensors: Params, endings: tuple[str, ...], how: Callable[[Tensor], Tens
 
 
 def channels_last(rows: Rows) -> Rows:
-    """Pictures laid out as oneDNN's convolutions read them: else a compiled net turns them between its layers."""
+    """Gather pictures in oneDNN's layout; otherwise a compiled net changes the layout between its layers."""
 
     def gathered(store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
         x, y = rows(store, index)
@@ -140,9 +140,9 @@ def channels_last(rows: Rows) -> Rows:
 
 
 def mixes_rows(client: Client) -> bool:
-    """Whether the net may look at a batch as a whole, as BatchNorm does: then it must see no padding.
+    """Whether the net may use the whole batch at once, as BatchNorm does, and so must not see padding.
 
-    Every buffer counts, because what a net keeps of its batches cannot be told from a constant.
+    A net with any buffer counts: a statistic of batches cannot be told from a constant.
     """
     return client.fewest_rows > 1 or any(True for _ in client.net.buffers())
 
@@ -171,7 +171,7 @@ class LocalProgram:
         self.heartbeat: Callable[[], None] = lambda: None
         """Called after every step of the eager form."""
         self.draws = True
-        """Whether a step may read its key; known once the program is traced."""
+        """Whether a step may draw dropout masks; known once the program is traced."""
 
     def update(
         self,
@@ -182,17 +182,19 @@ class LocalProgram:
         key: Tensor | None,
         lr: Tensor,
     ) -> Params:
-        """One local step of one client: everything in, everything out."""
+        """One local step of one client, as a pure function."""
         params, memory = under_prefix("params", carried), under_prefix("memory", carried)
         state, buffers = under_prefix("state", carried), under_prefix("buffers", carried)
 
-        def objective(at: Params, held: Params) -> tuple[Tensor, tuple[Tensor, Params, Params]]:
-            replaced = with_prefix("client", with_prefix("net", at | held) | context | state)
+        def objective(at: Params, buffers_in: Params) -> tuple[Tensor, tuple[Tensor, Params, Params]]:
+            replaced = with_prefix("client", with_prefix("net", at | buffers_in) | context | state)
             output = functional_call(self.step_module, replaced, (batch, number, key))
-            left = {name: replaced[f"client.net.{name}"] for name in held}  # functional_call writes changes back
-            return output.loss, (output.task, output.carried, left)
+            buffers_out = {
+                name: replaced[f"client.net.{name}"] for name in buffers_in
+            }  # functional_call writes changes back
+            return output.loss, (output.task, output.carried, buffers_out)
 
-        # An argument, because `grad` forbids to change what the function captured; copies, because BatchNorm writes.
+        # Buffers are an argument, because `grad` forbids to change captured tensors; copies, because BatchNorm writes.
         point = self.optimizer.point(params, memory)
         grads, (task, moved_state, buffers) = grad(objective, has_aux=True)(point, clone(buffers))
         params, memory = self.optimizer.step(params, grads, memory, lr)
@@ -215,15 +217,15 @@ class LocalProgram:
         *,
         cuts_padding: bool = False,
     ) -> Params:
-        """Step t of every lane; idle lanes keep what they hold."""
+        """Step t of every lane; idle lanes do not change."""
         index, weights = (part.index_select(0, t)[0] for part in (schedule.rows, schedule.row_weights))
         number, key = (None if part is None else part.index_select(0, t)[0] for part in (schedule.step, schedule.key))
         if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
             batches = (self.cut_batches if cuts_padding else self.batches)(store, index[0], weights[0])
             own_number, own_key = (None if part is None else part[0] for part in (number, key))
             moved = self.update(carried, context, batches, own_number, own_key, lr)
-            given = {id(value) for value in carried.values()}  # the loop's operator refuses an input as its output
-            return {name: value.clone() if id(value) in given else value for name, value in moved.items()}
+            inputs = {id(value) for value in carried.values()}  # the loop's operator refuses an input as its output
+            return {name: value.clone() if id(value) in inputs else value for name, value in moved.items()}
         batches = self.batches(store, index, weights)
         lanes_of = (0, 0, 0, *(None if part is None else 0 for part in (number, key)), None)
         moved = vmap(self.update, in_dims=lanes_of)(carried, context, batches, number, key, lr)
@@ -234,7 +236,7 @@ class LocalProgram:
         }
 
     def batches(self, store: Store, index: Tensor, weights: Tensor) -> Batches:
-        """The batches of a step, of row numbers and weights ([lanes,] batches_per_step * batch_size)."""
+        """The batches of a step, from row numbers and weights ([lanes,] batches_per_step * batch_size)."""
         x, y = self.rows(store, index.reshape(-1))
         x, y = x.reshape(*index.shape, *x.shape[1:]), y.reshape(*index.shape, *y.shape[1:])
         if self.batches_per_step == 1:
@@ -243,13 +245,13 @@ class LocalProgram:
         return tuple(Batch(*part) for part in zip(*parts, strict=True))
 
     def cut_batches(self, store: Store, index: Tensor, weights: Tensor) -> Batches:
-        """The same without padding. Eager and with one lane only: a batch then has no fixed size."""
+        """The batches without padding. Only for one eager lane, because their size is not fixed."""
         padded = zip(torch.split(index, self.batch_size), torch.split(weights, self.batch_size), strict=True)
-        cut = tuple(Batch(*self.rows(store, own[real > 0]), real[real > 0]) for own, real in padded)
+        cut = tuple(Batch(*self.rows(store, rows[real > 0]), real[real > 0]) for rows, real in padded)
         return cut[0] if len(cut) == 1 else cut
 
     def unpack(self, flat: Tensor, layout: FlatLayout, turned: tuple[str, ...] = ()) -> Params:
-        """Flat rows as tensors of fixed strides; a single lane has no lane axis."""
+        """Flat rows as tensors with contiguous memory; a single lane has no lane axis."""
         tensors = layout.split(flat) if layout.shapes else {}
         if self.lanes == 1:
             tensors = turn({name: value[0] for name, value in tensors.items()}, turned, TURNED)
@@ -262,7 +264,7 @@ class LocalProgram:
         return self.carried.join(carried)
 
     def turned_weights(self) -> tuple[str, ...]:
-        """How the names of weights end that a compiled loop keeps turned, as are all tensors that belong to them."""
+        """Endings of names: a compiled loop keeps such weights, with their optimiser state, transposed."""
         layers = dict(self.step_module.client.net.named_modules())
         if self.lanes > 1 or any(isinstance(layer, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for layer in layers.values()):
             return ()
@@ -286,26 +288,26 @@ class LocalProgram:
     def traceable(
         self, store: Store, examples: Sequence[Tensor], compiles: Compiles = "loop", loops: Loops = "lean"
     ) -> Callable[..., tuple[Tensor]]:
-        """The same, over plain tensors and with the loop as an operator, or step t0 alone: what the compiler takes.
+        """The program for the compiler: over plain tensors, with the loop as one operator, or only step t0.
 
-        Every tensor that enters the loop costs about 0.2 microseconds a step, a small net's step 15: what no step
-        reads (the received model in FedAvg, the step's number and key) stays outside.
+        Every tensor that enters the loop costs about 0.2 microseconds a step, and a small net's step takes 15. So
+        tensors that no step reads (the received model in FedAvg, the step's number and key) stay outside.
 
         Args:
             store: the data set.
-            examples: tensors of the shapes that the program will get (see `vectorized.CompiledForm`).
-            compiles: the loop, or one step; then a net that mixes rows must be given full batches.
-            loops: whose loops and products it will have.
+            examples: tensors with the shapes of the program's inputs (see `vectorized.CompiledForm`).
+            compiles: the loop, or one step; a net that mixes rows then needs full batches.
+            loops: which loops and products it will have.
         """
         turned = self.turned_weights() if compiles == "loop" and loops == "lean" else ()
         names, reads = list(self.carried.shapes), list(self.context.shapes)
         fixed_names = [*(f"context.{name}" for name in reads), "lr", *(f"store.{name}" for name in store), *_SCHEDULE]
 
         def one_step(t: Tensor, carried: Sequence[Tensor], fixed: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-            held, own = under_prefix("store", fixed), under_prefix("context", fixed)
+            data, context = under_prefix("store", fixed), under_prefix("context", fixed)
             schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"), fixed.get("key"))
-            given = turn(dict(zip(names, carried, strict=True)), turned)
-            moved = turn(self.step(t, given, turn(own, turned), held, schedule, fixed["lr"]), turned)
+            start = turn(dict(zip(names, carried, strict=True)), turned)
+            moved = turn(self.step(t, start, turn(context, turned), data, schedule, fixed["lr"]), turned)
             return tuple(moved[name].contiguous() for name in names)
 
         def fixed_of(context: Tensor, rest: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -320,7 +322,7 @@ class LocalProgram:
         )
         skipped = frozenset(name for k, name in enumerate(reads, 1 + len(names)) if k in unread)
         self.context_read = replace(self.context, skipped=skipped)
-        # Only these may be left out: a step that reads no data still gathers its batch.
+        # Only these inputs may be left out: a step that reads no data still gathers its batch.
         optional = [*(f"context.{name}" for name in reads), "step", "key"]
         kept = [name for k, name in enumerate(fixed_names, 1 + len(names)) if k not in unread or name not in optional]
         self.draws = "key" in kept

@@ -1,4 +1,4 @@
-"""The reference: a plain PyTorch loop over clients, batches and steps. It judges the other engines."""
+"""The reference engine: a plain PyTorch loop over clients, batches and steps. Other engines are tested against it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ class SequentialEngine(Engine):
     def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
         """Train each client in the client's own net, which is scratch space."""
         context = client.context(cohort)
-        start, held = cohort.start_of(phase.start)
+        start, start_buffers = cohort.start_of(phase.start)
         optimizer, memory = self.memory_of(client, cohort, phase, start)
         trained: list[Params] = []
         buffers: list[Params] = []
@@ -39,14 +39,14 @@ class SequentialEngine(Engine):
         plan = self.planner(client, cohort, data, phase)
         self.progress.begin(int((cohort.steps > 0).sum()), int(cohort.steps.sum()))
         for k in range(len(cohort.clients)):
-            copy_into(client.net, row(start, k) | row(held, k))
+            copy_into(client.net, row(start, k) | row(start_buffers, k))
             copy_into(client, row(context, k))
-            own = self.prepared(plan(k))
-            loss, left = self._train_client(
-                client, cohort, data.store, own, phase, k, optimizer, row(memory, k), carried
+            prepared = self.prepared(plan(k))
+            loss, memory_after = self._train_client(
+                client, cohort, data.store, prepared, phase, k, optimizer, row(memory, k), carried
             )
             losses.append(loss)
-            memories.append(left)
+            memories.append(memory_after)
             trained.append(clone(dict(client.net.named_parameters())))
             buffers.append(clone(dict(client.net.named_buffers())))
             self.progress.count(clients=int(cohort.steps[k] > 0))
@@ -64,9 +64,9 @@ class SequentialEngine(Engine):
         memory: Params,
         carried: Params,
     ) -> tuple[Tensor, Params]:
-        """All local steps of the cohort's k-th client: the mean of its task losses, and the optimiser's state.
+        """All local steps of the cohort's k-th client; returns the mean of its task losses and the optimiser's state.
 
-        Rows of `carried` become what its last step gave.
+        The client's row of `carried` gets the values of its last step.
         """
         tasks: list[Tensor] = []
         keys = self.mask_keys(cohort, phase, k) if self._masks else None
@@ -93,7 +93,7 @@ class SequentialEngine(Engine):
         return torch.stack(tasks).mean(dtype=at_least_float32(tasks[0].dtype)), memory
 
     def _output(self, client: Client, phase: Phase, batches: Batches, step: int, key: np.int64 | None) -> StepOutput:
-        """What a step gives; its masks come from the key.
+        """Run a step; its dropout masks come from the key.
 
         If the first step draws no dropout mask, later steps do not look for one.
         """
@@ -106,15 +106,15 @@ class SequentialEngine(Engine):
 
     @contextmanager
     def drawing(self, key: int) -> Iterator[None]:
-        """A client's own draws, for layers that draw by themselves in another way than dropout, such as nn.RReLU."""
+        """Seed torch's generator for one client, for layers other than dropout that draw, such as nn.RReLU."""
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(key)  # torch.manual_seed would ask every device: 0.7 ms a client
+            torch.default_generator.manual_seed(key)  # torch.manual_seed seeds every device: 0.7 ms for each client
             yield
 
     def _batches(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batches:
-        """What a step is given."""
+        """The batches of a step."""
         count = client.batches_per_step
-        batches = tuple(self._batch(client, store, plan, step * count + own) for own in range(count))
+        batches = tuple(self._batch(client, store, plan, step * count + index) for index in range(count))
         return batches[0] if count == 1 else batches
 
     def _batch(self, client: Client, store: Store, plan: BatchPlan, step: int) -> Batch:
@@ -125,24 +125,24 @@ class SequentialEngine(Engine):
         return Batch(x, y, torch.full((rows,), 1.0 / rows, dtype=dtype, device=y.device))
 
     def prepared(self, plan: BatchPlan) -> BatchPlan:
-        """A client's plan as its steps read it."""
+        """A client's plan in the form that its steps read."""
         return plan
 
     def row_numbers(self, plan: BatchPlan, batch: int, rows: int) -> Tensor:
-        """Of the real rows of a batch."""
+        """Row numbers of the real rows of a batch."""
         return torch.from_numpy(plan.index[batch, :rows].copy())
 
     def _carry(self, client: Client, carried: Params, output: StepOutput, k: int) -> None:
-        """A carried state is what the next step reads and, after the last step, the client's row."""
+        """Store the carried states: the next step reads them, and after the last step they are the client's row."""
         for name, value in output.carried.items():
             carried[state_name(name)][k] = value.detach()
             copy_into(client, {name: value.detach()})
 
 
 def gradients(output: StepOutput, params: Params) -> Params:
-    """The gradient of the step's loss; parameters that it does not reach get zeros."""
-    found = torch.autograd.grad(output.loss, list(params.values()), allow_unused=True)
+    """The gradient of the step's loss; zeros for parameters on which the loss does not depend."""
+    grads = torch.autograd.grad(output.loss, list(params.values()), allow_unused=True)
     return {
         name: torch.zeros_like(value) if grad is None else grad
-        for (name, value), grad in zip(params.items(), found, strict=True)
+        for (name, value), grad in zip(params.items(), grads, strict=True)
     }

@@ -1,4 +1,4 @@
-"""Every phase's step and optimiser, tried once on real rows, for every engine: mistakes end a run before it begins."""
+"""Tries every phase's step and optimiser once on real rows, so that mistakes end a run before it begins."""
 
 import torch
 from torch import Tensor
@@ -17,24 +17,24 @@ from fedlit.params import Params, clone
 
 
 def check_steps(client: Client, x: Tensor, y: Tensor) -> None:
-    """Try the step and the optimiser of every phase once, on these rows; a mistake ends the run here."""
+    """Try the step and the optimiser of every phase once on these rows; a mistake raises an error."""
     client.prepare()
     batch = Batch(x, y, torch.full((len(y),), 1.0 / len(y), dtype=next(client.net.parameters()).dtype))
     count = client.batches_per_step
-    held = {f"client.{name}": value for name, value in clone(read_by_a_step(client)).items()}
+    tensors = {f"client.{name}": value for name, value in clone(read_by_a_step(client)).items()}
     with training(client), torch.random.fork_rng(devices=[]):
         for phase in client.phases():
             step = f"{type(client).__name__}.{phase.step_method}"
             with located(f"while {step} was tried on {counted(len(y), 'row')} before the first round"):
-                grads = _gradients(client, phase.step_method, held, batch if count == 1 else (batch,) * count)
+                grads = _gradients(client, phase.step_method, tensors, batch if count == 1 else (batch,) * count)
             check_optimizer(phase.optimizer or client.local_optimizer(), dict(client.local_params), grads)
 
 
-def _gradients(client: Client, method: str, held: Params, batch: Batches) -> Params:
+def _gradients(client: Client, method: str, tensors: Params, batch: Batches) -> Params:
     """The gradient of a step's loss at these tensors."""
-    at = {name: held[f"client.net.{name}"].requires_grad_() for name in client.local_params}
+    at = {name: tensors[f"client.net.{name}"].requires_grad_() for name in client.local_params}
     with torch.enable_grad():
-        output: StepOutput = functional_call(StepModule(client, method), dict(held), (batch, None))
+        output: StepOutput = functional_call(StepModule(client, method), dict(tensors), (batch, None))
         require(
             output.loss.requires_grad,
             f"{type(client).__name__}.{method} returned a loss that does not depend on the net's parameters, so it has "
@@ -42,12 +42,12 @@ def _gradients(client: Client, method: str, held: Params, batch: Batches) -> Par
             ".detach().",
         )
     for name, value in output.carried.items():
-        check_state(value, held[f"client.{name}"], f"{type(client).__name__}.{method}", state_name(name))
+        check_state(value, tensors[f"client.{name}"], f"{type(client).__name__}.{method}", state_name(name))
     return gradients(output, at)
 
 
 def check_optimizer(optimizer: LocalOptimizer, params: Params, grads: Params) -> None:
-    """A local optimiser must give back what it was given: the same names and shapes, of parameters and of its state."""
+    """Refuse a local optimiser that changes the names or shapes of parameters or of its state."""
     name, params = type(optimizer).__name__, clone(params)
     lacking = next((method for method in ("init", "point", "step") if not hasattr(optimizer, method)), None)
     require(
@@ -71,13 +71,13 @@ def check_optimizer(optimizer: LocalOptimizer, params: Params, grads: Params) ->
         _check_like(answer[1], state, f"{name}.step", "the state that init gave")
 
 
-def _check_like(given: object, like: Params, method: str, what: str) -> None:
+def _check_like(answer: object, like: Params, method: str, what: str) -> None:
     require(
-        isinstance(given, dict) and isinstance(like, dict),
-        f"{method} must keep {what} as a dict of tensors, {{name: tensor}}; it gave a {type(given).__name__}.",
+        isinstance(answer, dict) and isinstance(like, dict),
+        f"{method} must keep {what} as a dict of tensors, {{name: tensor}}; it gave a {type(answer).__name__}.",
     )
-    assert isinstance(given, dict)
-    missing, new = sorted(like.keys() - given.keys()), sorted(given.keys() - like.keys())
+    assert isinstance(answer, dict)
+    missing, new = sorted(like.keys() - answer.keys()), sorted(answer.keys() - like.keys())
     require(
         not missing and not new,
         f"{method} must keep the names of {what}, but it {'left out' if missing else 'added'} "
@@ -85,7 +85,7 @@ def _check_like(given: object, like: Params, method: str, what: str) -> None:
     )
     for name, value in like.items():
         require(
-            given[name].shape == value.shape,
-            f"{method} gave '{name}' the shape {tuple(given[name].shape)}, but in {what} it is {tuple(value.shape)}. A "
-            "local optimiser sees the tensors of one client, without a dimension for clients: keep every shape.",
+            answer[name].shape == value.shape,
+            f"{method} gave '{name}' the shape {tuple(answer[name].shape)}, but in {what} it is {tuple(value.shape)}. "
+            "A local optimiser sees the tensors of one client, without a dimension for clients: keep every shape.",
         )

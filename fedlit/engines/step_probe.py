@@ -1,8 +1,8 @@
-"""What a step does, found by trying it before the first round: whether it reads padding or values, how often it passes
-its net, and what it convolves.
+"""Probes of a step before the first round: does it read padding or values, how often does it call its net, and with
+which convolutions?
 
-Whether it reads padding shows in two tries, with the same rows and other padding; whether it reads values, in a try for
-two clients at once.
+Two tries with the same rows and different padding show whether it reads padding; a try for two clients at once shows
+whether it reads values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,25 +25,25 @@ from fedlit.errors import located
 from fedlit.params import Params, clone
 
 MOST_ROWS = 256
-"""Rows of a tried batch, at most."""
+"""Most rows of a tried batch."""
 SHIFT = 0.1
 """How far parameters and states are moved, so that no term vanishes because x_i = z or a state starts at 0."""
 
 
 def reads_values(client: Client, sample: Tensor) -> str | None:
-    """The place in a step that asks for a tensor's value (a branch, .item() …), or None: tried for two clients at once.
+    """The line of a step that asks for a tensor's value (a branch, .item() …), or None; tried for two clients at once.
 
-    What else cannot be mapped is not said here: a compiled program with one lane maps nothing.
+    Other operations that vmap does not support are ignored: a compiled program with one lane does not use vmap.
     """
     client.prepare()
-    held = {f"client.{name}": torch.stack([value] * 2) for name, value in clone(read_by_a_step(client)).items()}
+    tensors = {f"client.{name}": torch.stack([value] * 2) for name, value in clone(read_by_a_step(client)).items()}
     batch = _twice(_batches(client, sample, padding=1))
     number = torch.zeros(2, dtype=torch.int64)
     with training(client), torch.random.fork_rng(devices=[]):
         for method in dict.fromkeys(phase.step_method for phase in client.phases()):
             module = StepModule(client, method)
             try:
-                vmap(partial(functional_call, module), randomness="different")(held, (batch, number))
+                vmap(partial(functional_call, module), randomness="different")(tensors, (batch, number))
             except ValueReadError as error:
                 return error.place
             except RuntimeError:
@@ -52,15 +52,15 @@ def reads_values(client: Client, sample: Tensor) -> str | None:
 
 
 def _twice(batches: Batches) -> Batches:
-    """The same for two clients."""
+    """The same batches for two clients."""
     if isinstance(batches, Batch):
         return Batch(*(torch.stack([part] * 2) for part in batches))
-    return tuple(Batch(*(torch.stack([part] * 2) for part in own)) for own in batches)
+    return tuple(Batch(*(torch.stack([part] * 2) for part in batch)) for batch in batches)
 
 
 @contextmanager
 def training(client: Client) -> Iterator[None]:
-    """The net in training mode for a while."""
+    """Put the net into training mode inside the block."""
     before = client.net.training
     client.net.train()
     try:
@@ -72,9 +72,9 @@ def training(client: Client) -> Iterator[None]:
 def reads_padding(client: Client, sample: Tensor) -> str | None:
     """The step method whose loss, gradient or states depend on rows of weight 0, or None.
 
-    Rows of weight 0 change no bit of an honest step, in any precision: they add exact zeros, in the same order. So a
-    relative difference above the square root of the type's precision (3e-4 in float32, 1e-8 in float64) is not
-    rounding. A net that mixes rows is not tried: its batches have no padding.
+    Rows of weight 0 change no bit of a correct step, in any precision: they add exact zeros, in the same order. So a
+    relative difference above the square root of the precision (3e-4 in float32, 1e-8 in float64) is not rounding. A net
+    that mixes rows is not tried: its batches have no padding.
     """
     if client.batch_size == 1 or mixes_rows(client):
         return None
@@ -85,7 +85,7 @@ def reads_padding(client: Client, sample: Tensor) -> str | None:
 
 
 def net_passes(client: Client, method: str, sample: Tensor) -> int:
-    """How often a step passes a batch through the net: once, or for every gradient that it takes inside itself."""
+    """How often a step calls the net: once, and once more for every gradient that it computes itself."""
     passes = 0
 
     def note(*_: Any) -> None:
@@ -103,50 +103,50 @@ def net_passes(client: Client, method: str, sample: Tensor) -> int:
 
 
 def convolutions(client: Client, sample: Tensor) -> list[Convolution]:
-    """Every convolution that a step computes, those of its gradients' gradients too."""
-    found: list[Convolution] = []
+    """Every convolution of a step, those in the gradients of gradients too."""
+    convolved: list[Convolution] = []
 
     def note(x: Sequence[int], weight: Sequence[int], *rest: Any, **_: Any) -> int:
         *_geometry, transposed, _output_padding, groups = rest
-        found.append(Convolution(x, weight, transposed, groups))
+        convolved.append(Convolution(x, weight, transposed, groups))
         return 0
 
     client.prepare()
     with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution: note}):
         for method in dict.fromkeys(phase.step_method for phase in client.phases()):
             _tried(client, method, sample, padding=1)
-    return found
+    return convolved
 
 
 def _differs(client: Client, method: str, sample: Tensor) -> bool:
     with located(f"while {method} was tried on a batch before the first round"):
         first, second = (_tried(client, method, sample, padding) for padding in (1, 2))
-        # Masks go by a number's place in its tensor: where rows do not come first, other rows move it.
+        # Masks depend on a number's position in its tensor: if rows are not the first dimension, padding moves it.
         others = [second, _tried(client, method, sample, 0)] if first["masks"] > 0 else [second]
     return not all(_same(first[name], other[name]) for other in others for name in first)
 
 
 def _tried(client: Client, method: str, sample: Tensor, padding: int) -> Params:
-    """All that a step gives, on a batch whose padding has this number; nothing of the client or torch is moved.
+    """The outputs and gradients of a step; the client and torch's generator are not changed.
 
-    Without padding where it is 0.
+    `padding` numbers different paddings of the batch; 0 means none.
     """
     generator = torch.Generator().manual_seed(0)
-    held = {f"client.{name}": _shifted(value, generator) for name, value in read_by_a_step(client).items()}
-    params = {name: held[f"client.net.{name}"].requires_grad_() for name in client.local_params}
+    tensors = {f"client.{name}": _shifted(value, generator) for name, value in read_by_a_step(client).items()}
+    params = {name: tensors[f"client.net.{name}"].requires_grad_() for name in client.local_params}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        torch.default_generator.manual_seed(0)  # a step that draws draws the same both times
+        torch.default_generator.manual_seed(0)  # a step that draws must draw the same in every try
         batch = _batches(client, sample, padding)
         with KeyedDropout(torch.tensor(0)) as masks:
-            output: StepOutput = functional_call(StepModule(client, method), held, (batch, torch.tensor(0)))
+            output: StepOutput = functional_call(StepModule(client, method), tensors, (batch, torch.tensor(0)))
         grads = torch.autograd.grad(output.loss, list(params.values()), allow_unused=True)
-    found = {f"gradient of {name}": grad for name, grad in zip(params, grads, strict=True) if grad is not None}
+    gradients = {f"gradient of {name}": grad for name, grad in zip(params, grads, strict=True) if grad is not None}
     drawn = torch.tensor(float(masks.calls))
-    return {"loss": output.loss.detach(), "task": output.task, "masks": drawn, **output.carried, **found}
+    return {"loss": output.loss.detach(), "task": output.task, "masks": drawn, **output.carried, **gradients}
 
 
 def read_by_a_step(client: Client) -> Params:
-    """The net's parameters, the received model, states and what the server sends."""
+    """The tensors that a step may read: the net's parameters, the received model, states and what the server sends."""
     return dict(client.named_parameters()) | dict(client.named_buffers())
 
 
@@ -162,7 +162,7 @@ def _batches(client: Client, sample: Tensor, padding: int) -> Batches:
 
 
 def _batch(client: Client, sample: Tensor, number: int, padding: int) -> Batch:
-    """Half of the rows are real and the same for every padding; each batch of a step has real rows of its own."""
+    """Half of the rows are real and do not depend on `padding`; each batch of a step has other real rows."""
     rows = min(client.batch_size, MOST_ROWS)
     real = (rows + 1) // 2
     x = torch.cat([_rows_like(sample, real, seed=number), _rows_like(sample, rows - real, seed=-padding)])
@@ -175,7 +175,7 @@ def _batch(client: Client, sample: Tensor, number: int, padding: int) -> Batch:
 
 
 def _output(client: Client, x: Tensor) -> Tensor:
-    """What the net gives for these rows; its buffers stay as they are."""
+    """The net's output for these rows, in evaluation mode; its buffers do not change."""
     training = client.net.training
     client.net.eval()
     try:
@@ -187,7 +187,7 @@ def _output(client: Client, x: Tensor) -> Tensor:
 
 
 def _rows_like(sample: Tensor, rows: int, seed: int) -> Tensor:
-    """(rows, …) made of the sample's own numbers, so that they are in the net's domain: letters, pixels …"""
+    """(rows, …) drawn from the sample's own numbers, so that the net accepts them: tokens, pixels …"""
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(sample.numel(), (rows, sample.numel()), generator=generator)
     made = sample.reshape(-1)[drawn].reshape(rows, *sample.shape)
@@ -197,7 +197,7 @@ def _rows_like(sample: Tensor, rows: int, seed: int) -> Tensor:
 
 
 def _same(first: Tensor, second: Tensor) -> bool:
-    """Equal but for rounding, as a whole; what is not finite must stand at the same places."""
+    """Whether tensors are equal up to rounding, relative to their largest number; NaN and inf must match."""
     allowed = torch.finfo(first.dtype).eps ** 0.5 if first.is_floating_point() else 0.0
     size = float(torch.nan_to_num(first).abs().max()) if first.numel() else 0.0
     return torch.allclose(first, second, rtol=0.0, atol=allowed * size, equal_nan=True)

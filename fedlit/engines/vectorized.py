@@ -1,8 +1,8 @@
-"""The fast engine: whole cohorts at once, in lanes × worker threads of one compiled program.
+"""The fast engine: trains whole cohorts at once, in lanes × worker threads of one compiled program.
 
-Each lane holds one client; when its client is done, the next one is loaded. The longest clients go first. Which lane a
-client gets is a pure function of (steps, lanes, workers): with a queue it would depend on timing, and a resumed run
-would not give the same bits.
+Each lane trains one client; when that is done, the next client is loaded. The longest clients go first. A client's lane
+is a pure function of (steps, lanes, workers): with a queue it would depend on timing, and a resumed run would not give
+the same bits.
 """
 
 import logging
@@ -30,12 +30,12 @@ from fedlit.params import Params, at_least_float32, under_prefix, with_prefix
 log = logging.getLogger("fedlit")
 
 MAX_CAPACITY = 2048
-"""Steps of a lane that are scheduled at a time; longer timelines are run in windows of this length."""
+"""Most steps of a lane that are scheduled together; longer timelines run in windows of this length."""
 
 
 @dataclass(frozen=True)
 class LaneJob:
-    """A client's place on the time axis of its lane: steps [start, end)."""
+    """A client's steps [start, end) on the time axis of its lane; `row` is its row in the cohort."""
 
     row: int
     start: int
@@ -43,7 +43,7 @@ class LaneJob:
 
 
 def assign_lanes(steps: list[int], lanes: int) -> list[list[LaneJob]]:
-    """Longest clients first, each onto the lane that is free first (ties: the lowest lane); idle clients get none."""
+    """The jobs of each lane: clients with steps, the longest first, each on the lane that is free first."""
     timeline: list[list[LaneJob]] = [[] for _ in range(lanes)]
     ends = [0] * lanes
     for row in sorted((k for k in range(len(steps)) if steps[k] > 0), key=lambda k: (-steps[k], k)):
@@ -55,12 +55,12 @@ def assign_lanes(steps: list[int], lanes: int) -> list[list[LaneJob]]:
 
 @dataclass
 class CohortWork:
-    """What the workers share while a cohort trains; they write different rows of `out`."""
+    """The work of a cohort, which all workers share; they write different rows of `out`."""
 
     context: Params
     plan: Planner
     keys: Callable[[int], np.ndarray]
-    """k -> (steps,) the k-th client's keys of masks."""
+    """k -> (steps,) the k-th client's keys of dropout masks."""
     store: Store
     lr: Tensor
     batch_rows: int
@@ -68,7 +68,7 @@ class CohortWork:
     where: str
     """The round and the step method, for errors."""
     out: Tensor
-    """(clients, D) what each client carries: as it starts, and, once it is done, as it ends."""
+    """(clients, D) the carried row of each client: before its first step, and, when it is done, after its last."""
     progress: TrainingProgress
 
     @cached_property
@@ -82,16 +82,16 @@ class CohortWork:
         return {name: value.numpy() for name, value in self.context.items()}
 
     def for_one_thread(self) -> "CohortWork":
-        """The same data under tensor objects of its own: threads that share one fight over its reference count."""
-        own = {name: value.detach() for name, value in self.store.items()}
-        return replace(self, store=own, lr=self.lr.clone())
+        """The same data as new tensor objects: threads that share an object slow each other down by its refcount."""
+        store = {name: value.detach() for name, value in self.store.items()}
+        return replace(self, store=store, lr=self.lr.clone())
 
 
 LaneProgram = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor]
 
 
 class Worker:
-    """One thread's lanes with their buffers; runs its share of a cohort."""
+    """The lanes of one thread, with their buffers; trains its share of a cohort."""
 
     def __init__(self, run: LaneProgram, program: LocalProgram, capacity: int, like: Tensor):
         self.run = run
@@ -112,7 +112,7 @@ class Worker:
 
     @cached_property
     def arrays(self) -> list[np.ndarray]:
-        """The schedule as arrays, without a copy: what plans are written into."""
+        """The schedule as arrays, without a copy; plans are written into them."""
         return [part.numpy() for part in self.schedule if part is not None]
 
     @cached_property
@@ -120,13 +120,13 @@ class Worker:
         return self.read.numpy()
 
     def train(self, timeline: list[list[LaneJob]], task: CohortWork) -> None:
-        """Run every job of these lanes."""
+        """Run all jobs of these lanes."""
         task = task.for_one_thread()
         capacity = len(self.schedule.rows)
         waiting = [list(reversed(jobs)) for jobs in timeline]
         plans = {job.row: task.plan(job.row) for jobs in timeline for job in jobs}
         keys = {row: task.keys(row) for row in plans} if self.draws else {}
-        self.flat.zero_()  # idle lanes compute too; what they hold must stay finite
+        self.flat.zero_()  # idle lanes compute too; their numbers must stay finite
         for lane in range(len(waiting)):
             self._load(waiting, lane, task)
         length = max((jobs[-1].end for jobs in timeline if jobs), default=0)
@@ -146,7 +146,7 @@ class Worker:
         return self.run(self.flat, self.read, task.lr, task.store, self.schedule, self.ticks[first], self.ticks[last])
 
     def _swap(self, waiting: list[list[LaneJob]], now: int, task: CohortWork) -> None:
-        """Take out the clients that are done and load the next ones."""
+        """Copy out the clients that are done, and load the next ones."""
         for lane, jobs in enumerate(waiting):
             if jobs and jobs[-1].end == now:
                 self._take(lane, jobs.pop().row, task)
@@ -158,11 +158,11 @@ class Worker:
             self._put(lane, waiting[lane][-1].row, task)
 
     def _take(self, lane: int, row: int, task: CohortWork) -> None:
-        """What a lane holds becomes a client's row."""
+        """Copy a lane's numbers to its client's row."""
         task.rows[row] = self.flat.numpy()[lane]  # numpy copies a short row ten times faster
 
     def _put(self, lane: int, row: int, task: CohortWork) -> None:
-        """A client's row, and what its steps read, into a lane."""
+        """Copy a client's row, and what its steps read, into a lane."""
         self.flat.numpy()[lane] = task.rows[row]
         self.context.write(self._read_rows[lane], task.context_arrays, row)
 
@@ -176,14 +176,14 @@ class Worker:
             for job in jobs:
                 first, last = max(job.start, window), min(job.end, window + len(step))
                 if first < last:
-                    here, own = slice(first - window, last - window), slice(first - job.start, last - job.start)
-                    batches = slice(own.start * self.per_step, own.stop * self.per_step)
-                    steps, plan = own.stop - own.start, plans[job.row]
+                    here, mine = slice(first - window, last - window), slice(first - job.start, last - job.start)
+                    batches = slice(mine.start * self.per_step, mine.stop * self.per_step)
+                    steps, plan = mine.stop - mine.start, plans[job.row]
                     index[here, lane] = plan.index[batches].reshape(steps, -1)
                     weights[here, lane] = row_weights(plan.counts[batches], self.batch_size).reshape(steps, -1)
-                    step[here, lane] = np.arange(own.start, own.stop)
+                    step[here, lane] = np.arange(mine.start, mine.stop)
                     if keys:
-                        key[here, lane] = keys[job.row][own]
+                        key[here, lane] = keys[job.row][mine]
 
 
 class VectorizedEngine(Engine):
@@ -195,15 +195,15 @@ class VectorizedEngine(Engine):
         lanes: clients that a worker trains at the same time.
         workers: threads.
         compiled: whether the program is compiled; the eager form gives the same numbers.
-        capacity: steps of a lane that are scheduled at a time.
+        capacity: steps of a lane that are scheduled together.
         direct_convolution: whether a compiled program has fedlit's convolutions instead of torch's.
         compiles: the loop over steps, or one step; nets that mix the rows of a batch need the latter.
-        loops: whose loops and products a compiled program has.
-        why_python: why Python drives the workers of compiled loops, where it does; said once.
+        loops: which loops and products a compiled program has.
+        why_python: why Python and not C++ drives the workers of compiled loops; logged once. None if C++ does.
     """
 
     worker: type[Worker] = Worker
-    """What runs lanes; another one where they are on a device."""
+    """The class that runs lanes; on a device it is `DeviceWorker`."""
 
     def __init__(
         self,
@@ -229,23 +229,23 @@ class VectorizedEngine(Engine):
         self._pool = ThreadPoolExecutor(max(1, workers - 1), "fedlit", torch.set_num_threads, (1,))
 
     def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
-        """The workers of a phase, and their program, for the shapes of the cohort's first client."""
+        """Make the workers of a phase and compile their program, for the shapes of the cohort's first client."""
         if cohort.clients:
             self._crew(client, phase, self._task(client, cohort.take([0]), data, phase))
 
     def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
-        """All clients of the cohort; those with 0 steps keep what they start with."""
+        """Train all clients of the cohort; those with 0 steps do not change."""
         task = self._task(client, cohort, data, phase)
         crew = self._crew(client, phase, task)
         steps = cohort.steps.tolist()
         timeline = assign_lanes(steps, self.lanes * self.workers)
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
-        self.progress.begin(sum(own > 0 for own in steps), sum(steps))
+        self.progress.begin(sum(count > 0 for count in steps), sum(steps))
         self._run(crew, shares, task)
         return self._solved(cohort, self._layouts[phase].split(task.out))
 
     def _task(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> CohortWork:
-        """What the workers of a cohort share."""
+        """The work of a cohort."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
         if phase not in self._layouts:
@@ -266,33 +266,34 @@ class VectorizedEngine(Engine):
         )
 
     def _run(self, crew: list[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
-        """Every worker its share: in threads where the program is compiled, whose entry releases the GIL.
+        """Let every worker train its share: in threads if the program is compiled, because its entry releases the GIL.
 
-        The eager form runs them one after the other: functional_call borrows the module, and threads gain nothing.
+        The eager form runs them one after the other: functional_call changes the shared module for a moment, and
+        threads would gain nothing.
         """
         if not self.compiled:
             for worker, share in zip(crew, shares, strict=True):
                 worker.train(share, task)
             return
-        with self.ranks.without_timeout():  # a compiled window may last long, and no user's code runs in it
+        with self.ranks.without_timeout():  # a compiled window may take long, and runs no user's code
             self._run_in_threads(crew, shares, task)
 
     def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
-        self._in_threads([partial(worker.train, own, task) for worker, own in zip(crew, shares, strict=True)])
+        self._in_threads([partial(worker.train, share, task) for worker, share in zip(crew, shares, strict=True)])
 
     def _in_threads(self, work: Sequence[Callable[[], None]]) -> None:
-        """All at once; the calling thread works too: one hand-over less."""
-        jobs = [self._pool.submit(own) for own in work[1:]]
+        """Run all at once; the calling thread takes the first, which saves a hand-over."""
+        jobs = [self._pool.submit(part) for part in work[1:]]
         try:
             with one_thread():
                 work[0]()
         finally:
-            wait(jobs)  # nobody trains on when the round has failed or was stopped
+            wait(jobs)  # no thread may go on training after the round has failed or was stopped
         for job in jobs:
             job.result()
 
     def _carried(self, client: Client, cohort: TrainedCohort, phase: Phase) -> Params:
-        """Stacked: what each client carries from step to step, as it is before the first."""
+        """The stacked tensors that clients carry from step to step, before the first step."""
         start, buffers = cohort.start_of(phase.start)
         _, memory = self.memory_of(client, cohort, phase, start)
         like = next(iter(start.values()))
@@ -306,18 +307,18 @@ class VectorizedEngine(Engine):
         }
 
     def _solved(self, cohort: TrainedCohort, carried: Params) -> Solved:
-        """What is carried after the last step."""
+        """The result, from the tensors carried after the last step."""
         steps = cohort.steps.to(carried["loss"].device, non_blocking=True)
         return Solved(
             params=under_prefix("params", carried),
             buffers=under_prefix("buffers", carried),
-            losses=carried["loss"] / steps,  # 0/0 = NaN where a client took no step
+            losses=carried["loss"] / steps,  # 0/0 = NaN for a client without steps
             optimizer_state=under_prefix("memory", carried),
             carried={state_name(name): rows for name, rows in under_prefix("state", carried).items()},
         )
 
     def _crew(self, client: Client, phase: Phase, task: CohortWork) -> list[Worker]:
-        """The workers of a phase; built, and their program compiled, when they are first asked for."""
+        """The workers of a phase; made, and their program compiled, on first use."""
         if phase not in self._crews:
             context = FlatLayout.of(task.context, stacked=True)
             turned = self.compiles == "step" and not self.direct_convolution
@@ -338,7 +339,7 @@ class VectorizedEngine(Engine):
         return self._crews[phase]
 
     def _say_who_drives(self, form: "CompiledForm") -> None:
-        """A line where it is Python and could be C++."""
+        """Warn if Python drives the workers although C++ could."""
         if self.why_python is not None and not self._crews:
             log.warning(
                 f"engine: Python drives the workers and not C++ ({self.why_python}): up to 1.5 times slower on small "
@@ -348,7 +349,7 @@ class VectorizedEngine(Engine):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread inside an operation: workers are the threads."""
+    """Use one thread inside torch's operations: the workers are the threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -358,7 +359,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _trained_at_once(task: CohortWork, waiting: list[list[LaneJob]]) -> str:
-    """The place of an error in lanes that run together."""
+    """The clients in which an error may have arisen: lanes run together."""
     clients = sorted(task.clients[jobs[-1].row] for jobs in waiting if jobs)
     return f"{task.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"
 
@@ -369,10 +370,10 @@ class CompiledForm:
     Args:
         program: the program.
         worker: one of those that will run it.
-        task: what they will train.
+        task: a cohort that they will train.
         direct_convolution: whether it has fedlit's convolutions instead of torch's.
-        compiles: all steps of a call, or the first of them alone.
-        loops: whose loops and products it has.
+        compiles: the loop over steps, or one step.
+        loops: which loops and products it has.
     """
 
     def __init__(
@@ -391,10 +392,10 @@ class CompiledForm:
         traceable = program.traceable(task.store, examples, compiles, loops)
         self._compiled = compile_program(traceable, examples, direct_convolution=direct_convolution, loops=loops)
         self.entry = entry_address(self._compiled)
-        """Where it begins, for callers in C++; None where that is not known."""
+        """The address of the program, for callers in C++; None if unknown."""
 
     def rest(self, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor) -> list[Tensor]:
-        """All that the program takes beside lanes and what they read, in its order."""
+        """The program's inputs after `flat` and `context`, in order."""
         return [lr, *(store[name] for name in self.names), *(part for part in schedule if part is not None), t0, t1]
 
     def __call__(
@@ -405,8 +406,8 @@ class CompiledForm:
 
 
 def step_by_step(step: LaneProgram, program: LocalProgram) -> LaneProgram:
-    """A compiled step, called for every one; the eager form where a batch is ragged and the net must see no padding."""
-    one_at_a_time = Lock()  # functional_call borrows the module, which the workers share
+    """Call a compiled step for every step; the eager form for a padded batch if the net must not see padding."""
+    one_at_a_time = Lock()  # functional_call changes the module for a moment, and the workers share it
 
     def run(
         flat: Tensor, context: Tensor, lr: Tensor, store: Store, schedule: Schedule, t0: Tensor, t1: Tensor
@@ -415,13 +416,13 @@ def step_by_step(step: LaneProgram, program: LocalProgram) -> LaneProgram:
         ends = torch.tensor([0]), torch.tensor([1])
         full = (schedule.row_weights[first:last] > 0).flatten(1).all(1).tolist()
         for t, is_full in enumerate(full, first):
-            own = schedule.at(t)  # so the program is the same for every capacity
+            now = schedule.at(t)  # one step's schedule, so that the program does not depend on the capacity
             if is_full or not program.cuts_padding:
-                flat = step(flat, context, lr, store, own, *ends)
+                flat = step(flat, context, lr, store, now, *ends)
                 program.heartbeat()
             else:
                 with one_at_a_time:
-                    flat = program.eager(flat, context, lr, store, own, *ends)
+                    flat = program.eager(flat, context, lr, store, now, *ends)
         return flat
 
     return run

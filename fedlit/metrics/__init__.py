@@ -1,4 +1,4 @@
-"""What is measured: measures with their formulas, metric names, numbers as text.
+"""Measures with their formulas, the catalogue of metric names, numbers as text.
 
-Who is measured, and when, is decided in `evaluation`.
+`evaluation` decides who is measured, and when.
 """

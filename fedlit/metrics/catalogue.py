@@ -1,10 +1,10 @@
 """Every metric once: its name, what people call it, its unit, which way is better, and its definition in a line.
 
 Loggers, tables, pictures, the dashboard and `fedlit list` take their words from here; docs/metrics.md has the formulas.
-METRICS has the names of a classification run. Other measures have the same names with their own in the place of `acc`,
-and the same words with theirs (`metric`).
-What clients keep is named by the algorithm that keeps it: its words come here when its class is defined, or when the
-folder of one of its runs is read.
+METRICS lists the metrics of a classification run. Those of other measures are derived from it: `acc` becomes the
+measure's name, and `accuracy` its label (`metric`).
+The states of clients are named by their algorithm: they are added when its class is defined, or when the folder of one
+of its runs is read.
 """
 
 import re
@@ -18,7 +18,7 @@ from fedlit.metrics.measures import ACCURACY, MAE, MSE, PERPLEXITY, R2, Measure
 
 @dataclass(frozen=True)
 class Metric:
-    """What is known of a metric besides its values."""
+    """Label, definition, unit and better direction of a metric."""
 
     label: str
     """For headings and axes."""
@@ -31,20 +31,20 @@ class Metric:
 
 
 Statistic = Literal["mean", "min", "max"]
-"""Of a number that clients keep, over the clients that report."""
+"""Statistic of a state over the clients that report."""
 
 
 @dataclass(frozen=True)
 class ShownState:
-    """How a number that clients keep is called and drawn."""
+    """Label and curves of a state: a number that each client keeps."""
 
     label: str = ""
     """For headings and axes; the state's name unless given."""
     curves: Mapping[str, Statistic] | None = None
-    """Metric -> what it is of the cohort's numbers after a round; `state/<name>_mean` unless given."""
+    """Metric -> statistic of the cohort's states after a round; `state/<name>_mean` unless given."""
 
     def named(self, name: str) -> "ShownState":
-        """With what holds for a state of this name where nothing was given."""
+        """Fill in the defaults for a state of this name."""
         curves: Mapping[str, Statistic] = {f"{_STATE}{name}{_MEAN}": "mean"}
         return ShownState(self.label or name, curves if self.curves is None else self.curves)
 
@@ -53,7 +53,7 @@ _STATE, _MEAN = "state/", "_mean"
 _THRESHOLD = re.compile(r"(rounds_to/|time_to/)(\d+(?:\.\d+)?)")
 _WORDS: dict[Statistic, str] = {"mean": "mean", "min": "smallest", "max": "largest"}
 STATES: dict[str, ShownState] = {}
-"""The states that were declared with words of their own, complete."""
+"""The states that were declared with a label or curves, defaults filled in."""
 
 
 METRICS: dict[str, Metric] = {
@@ -135,15 +135,15 @@ SUMMARY_METRICS: dict[str, Metric] = {
 }
 """In summary.json only; `trainer.rounds_to` chooses the thresholds."""
 CLOCK = "time/sim_s"
-"""Only runs with a virtual clock have it. Curves can be drawn against it."""
+"""Only runs with a virtual clock have this metric. Curves can be drawn against it."""
 ROUNDS_TO, TIME_TO = "rounds_to/", "time_to/"
-"""Before an accuracy: the first round that reaches it, in summary.json; its simulated time, computed by reports."""
+"""Prefixes of an accuracy: the first round that reaches it (in summary.json), and its simulated time (in reports)."""
 
 
 MODELS = ("global", "local", "personal")
-"""Whose measures stand in clients.parquet: `acc_global`, `acc_local`, `acc_personal`."""
+"""Models whose measures are columns of clients.parquet: `acc_global`, `acc_local`, `acc_personal`."""
 RECORD_COLUMNS = ("round", "client", "group", "size", "weight", "loss")
-"""clients.parquet has these columns, three for each measure, and one for each number that clients keep."""
+"""clients.parquet has these columns, three for each measure, and one for each state."""
 _FIXED = frozenset(METRICS)
 SHIPPED_MEASURES = (ACCURACY, PERPLEXITY, MSE, MAE, R2)
 MEASURES: dict[str, Measure] = {measure.name: measure for measure in SHIPPED_MEASURES}
@@ -158,11 +158,11 @@ _WHERE_LESS_IS_BETTER = {
     "_p10": ("10 %", "90 %"),
     "_worst10": ("lowest", "highest"),
 }
-"""Statistic over users -> the word in the entry of accuracy, and the one that takes its place."""
+"""Statistic over users -> the word in the entry of accuracy, and the word that replaces it."""
 
 
 def declare_measure(measure: Measure) -> None:
-    """Take in a measure; what is known of a name stays as it is."""
+    """Add a measure to the catalogue; a known name keeps its first entry."""
     name = measure.name
     if not (name.isalnum() and name.isascii()) or (f"global/{name}" in METRICS and name not in MEASURES):
         raise ConfigError(
@@ -178,17 +178,17 @@ def declare_measure(measure: Measure) -> None:
 
 
 def measures_in(names: Iterable[str]) -> list[Measure]:
-    """The measures among these metrics, in their order: the first is what a run is judged by."""
-    found: dict[str, None] = {}
+    """The measures among these metrics, in their order; a run is judged by the first."""
+    measured: dict[str, None] = {}
     for name in names:
         group, _, last = name.partition("/")
         if group in ("val", *MODELS) and last in MEASURES:
-            found[last] = None
-    return [MEASURES[name] for name in found]
+            measured[last] = None
+    return [MEASURES[name] for name in measured]
 
 
 def first_measure(names: Iterable[str]) -> Measure:
-    """What runs with these metrics are judged by."""
+    """The measure by which runs with these metrics are judged."""
     return next(iter(measures_in(names)), ACCURACY)
 
 
@@ -199,38 +199,38 @@ def record_columns(measures: Iterable[Measure]) -> list[str]:
 
 
 def is_record_column(name: str) -> bool:
-    """Whether a column of clients.parquet is one that runs have without any state."""
+    """Whether a column of clients.parquet is not a state."""
     measure, _, model = name.rpartition("_")
     return name in RECORD_COLUMNS or (model in MODELS and measure in MEASURES)
 
 
 def metric_of_a_measure(name: str) -> Metric | None:
-    """The entry of a measure's metric, from that of accuracy; None for any other name."""
-    found = _OF_A_MEASURE.fullmatch(name)
-    if found is None or found[3] not in MEASURES:
+    """The entry of a measure's metric, derived from that of accuracy; None for any other name."""
+    match = _OF_A_MEASURE.fullmatch(name)
+    if match is None or match[3] not in MEASURES:
         return None
-    measure, statistic = MEASURES[found[3]], (found[4] or "").replace("_p90", "_p10")
-    like = f"{found[1]}/{found[2] or ''}acc{statistic}"
-    entry = METRICS.get(like) or SUMMARY_METRICS.get(like)
+    measure, statistic = MEASURES[match[3]], (match[4] or "").replace("_p90", "_p10")
+    accuracy_name = f"{match[1]}/{match[2] or ''}acc{statistic}"
+    entry = METRICS.get(accuracy_name) or SUMMARY_METRICS.get(accuracy_name)
     if entry is None:
         return None
-    words = [
+    texts = [
         text.replace("accuracy", measure.label).replace("accuracies", measure.label)
         for text in (entry.label, entry.definition)
     ]
     if measure.best == "min" and statistic in _WHERE_LESS_IS_BETTER:
-        words = [text.replace(*_WHERE_LESS_IS_BETTER[statistic]) for text in words]
-    label = words[0] if measure.label in words[0] else f"{words[0]}, {measure.label}"
+        texts = [text.replace(*_WHERE_LESS_IS_BETTER[statistic]) for text in texts]
+    label = texts[0] if measure.label in texts[0] else f"{texts[0]}, {measure.label}"
     best = entry.best if statistic == "_var" else measure.best
     return replace(
-        entry, label=label, definition=words[1], unit=entry.unit if measure.unit == "share" else "", best=best
+        entry, label=label, definition=texts[1], unit=entry.unit if measure.unit == "share" else "", best=best
     )
 
 
 def declare(states: Mapping[str, ShownState]) -> None:
-    """Take in the words for states and their curves."""
-    for name, given in states.items():
-        shown = given.named(name)
+    """Add the labels and curves of states to the catalogue."""
+    for name, state in states.items():
+        shown = state.named(name)
         for curve, statistic in (shown.curves or {}).items():
             if curve in _FIXED or statistic not in _WORDS:
                 raise ConfigError(
@@ -242,17 +242,17 @@ def declare(states: Mapping[str, ShownState]) -> None:
 
 
 def curve_of_a_state(label: str, statistic: Statistic) -> Metric:
-    """The entry of a curve that is drawn of what clients keep."""
+    """The entry of a state's curve."""
     return Metric(f"{label}, {_WORDS[statistic]}", "over the cohort, after the round")
 
 
 def state_label(name: str) -> str:
-    """What people call a state."""
+    """The label of a state."""
     return STATES.get(name, ShownState()).named(name).label
 
 
 def metric(name: str) -> Metric:
-    """The entry of a name; a callback's own metric is described by its name alone."""
+    """The entry of a name; a metric that only a server callback declares has its name as label."""
     known = METRICS.get(name) or SUMMARY_METRICS.get(name) or metric_of_a_measure(name)
     if known is None and (reached := threshold(name)):
         return reached
@@ -263,17 +263,17 @@ def metric(name: str) -> Metric:
 
 def threshold(name: str) -> Metric | None:
     """The entry of `rounds_to/0.85` or `time_to/0.85`; None for any other name."""
-    found = _THRESHOLD.fullmatch(name)
-    if found is None:
+    match = _THRESHOLD.fullmatch(name)
+    if match is None:
         return None
-    percent = f"{100 * float(found[2]):g} %"
-    if found[1] == TIME_TO:
+    percent = f"{100 * float(match[2]):g} %"
+    if match[1] == TIME_TO:
         return Metric(f"time to {percent}", "simulated time of the first round with this global accuracy", "s", "min")
     return Metric(f"rounds to {percent}", SUMMARY_METRICS["rounds_to/0.40"].definition, "", "min")
 
 
 def is_state_curve(name: str) -> bool:
-    """Whether a metric is the mean of a state that has no words of its own."""
+    """Whether a metric is the mean of a state without declared curves."""
     return name.startswith(_STATE) and name.endswith(_MEAN)
 
 

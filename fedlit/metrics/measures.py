@@ -1,8 +1,8 @@
-"""Measures: what a task measures of predictions, each once: its words, what adds up over rows, and its formula.
+"""Measures of predictions, such as accuracy or R²: label, numbers that are summed over rows, and formula.
 
-A measure is given by numbers of each row that add up (`rows`) and by its value for such sums (`value`). So one pass
-over the data gives it for every user and for all samples pooled, in several processes, and for users' own models. A new
-measure per user is one `Measure` in the `measures` of a task: columns, tables, figures, the dashboard and W&B follow.
+A measure has numbers for each row that are summed (`rows`), and a formula for the sums (`value`). So one pass over the
+data gives it for every user and for all samples pooled, in several processes, and for users' own models. A new measure
+per user is one `Measure` in the `measures` of a task: columns, tables, figures, the dashboard and W&B follow.
 The formulas are those of torchmetrics. Only methods of tensors are used: `fedlit list` needs no torch.
 """
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NOT_COUNTED = -100
-"""A token that is not to be guessed: padding. torch's cross-entropy leaves out the same number."""
+"""Target of a token that does not count, such as padding; torch's cross-entropy ignores the same number."""
 _CONSTANT = 1e-12
-"""A spread below this share of the squares is rounding: the targets are all the same."""
+"""Below this share of the squares, the spread of targets is rounding error: they are all equal."""
 
 
 def share(sums: "Tensor", counts: "Tensor") -> "Tensor":
@@ -25,17 +25,17 @@ def share(sums: "Tensor", counts: "Tensor") -> "Tensor":
 
 
 def ratio(sums: "Tensor", counts: "Tensor") -> "Tensor":
-    """The first sum over the second: where a row holds several samples, such as tokens."""
+    """The first sum divided by the second: for rows that hold several samples, such as tokens."""
     return sums[..., 0] / sums[..., 1]
 
 
 def columns(values: "Tensor") -> "Tensor":
-    """(rows, k): what belongs to a row side by side, also where there are no rows."""
+    """(rows, k): each row flattened; also for 0 rows."""
     return values.unsqueeze(1) if values.dim() == 1 else values.flatten(1)
 
 
 def unknown(output: "Tensor", y: "Tensor") -> "Tensor":
-    """In place of the formula of a measure of which only the words are known: it was read from a run's folder."""
+    """Stands for the formula of a measure that was read from a run's folder, which holds only its label."""
     raise NotImplementedError("This measure was read from a run's folder, which holds its words but not its formula.")
 
 
@@ -47,7 +47,7 @@ class Measure:
         name: in metrics: global/<name>, users/<name>_min, and in columns of clients.parquet: <name>_global.
         label: what people call it.
         rows: output of the net and y, of a batch -> (rows,) or (rows, k) numbers that add up over rows.
-        value: their sums (..., k) and the numbers of rows (...) -> the measure (...); the mean unless given.
+        value: the sums (..., k) and counts of rows (...) -> the measure (...); the mean unless given.
         unit: `share` for what lies in [0, 1] and is shown in percent.
         best: which way is better.
     """
@@ -66,7 +66,7 @@ class Measure:
 
     @property
     def spread(self) -> tuple[str, ...]:
-        """What is told of its distribution over users."""
+        """The statistics over users that are reported."""
         return ("min", "max", "mean", "var", self.tail, "worst10")
 
 
@@ -110,18 +110,18 @@ def _explained(output: "Tensor", y: "Tensor") -> "Tensor":
     wanted = columns(y.double())
     width = wanted.shape[1]
     parts = wanted.new_empty(len(y), 3 * width)
-    for place, part in enumerate((_errors(output, y).square(), wanted, wanted.square())):
-        parts[:, place * width : (place + 1) * width] = part
+    for index, part in enumerate((_errors(output, y).square(), wanted, wanted.square())):
+        parts[:, index * width : (index + 1) * width] = part
     return parts
 
 
 def _r2(sums: "Tensor", counts: "Tensor") -> "Tensor":
-    """1 - Σ (ŷ - y)² / Σ (y - ȳ)², mean over targets; of equal targets 1 where they are met, else 0.
+    """1 - Σ (ŷ - y)² / Σ (y - ȳ)², mean over targets; if all y are equal: 1 if predicted exactly, else 0.
 
     One row has no spread, and so no R².
     """
     width = sums.shape[-1] // 3
-    missed, total, squares = (sums[..., place * width : (place + 1) * width] for place in range(3))
+    missed, total, squares = (sums[..., index * width : (index + 1) * width] for index in range(3))
     spread = squares - total.square() / counts.unsqueeze(-1)
     equal = spread <= _CONSTANT * squares
     explained = (1 - missed / spread.masked_fill(equal, 1)).where(~equal, (missed == 0).double())

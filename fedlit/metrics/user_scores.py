@@ -1,6 +1,6 @@
-"""What is measured, as pure functions of predictions. Names and definitions: docs/metrics.md.
+"""Scores of users as pure functions of predictions. Names and definitions: docs/metrics.md.
 
-It knows neither clients nor rounds; `evaluation/evaluator.py` brings the predictions.
+Nothing here knows clients or rounds; `evaluation/evaluator.py` brings the predictions.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class UserScores:
     """Each user's own test: sums over its samples."""
 
     sums: Mapping[str, Tensor]
-    """Measure -> (users, k) what it adds up."""
+    """Measure -> (users, k) sums of its numbers."""
     losses: Tensor
     """(users,) sum of losses."""
     counts: Tensor
@@ -33,12 +33,12 @@ class UserScores:
         return self.losses / self.counts
 
     def mean(self, measure: Measure) -> float:
-        """Plain mean over the users that have it: every user counts once."""
+        """Plain mean over the users that have a value: every user counts once."""
         values = self.values(measure)
         return float(values[~values.isnan()].mean())
 
     def pooled(self, measure: Measure) -> float:
-        """Of all samples together: every sample counts once."""
+        """The measure of all samples together: every sample counts once."""
         return float(measure.value(self.sums[measure.name].sum(0), self.counts.sum()))
 
 
@@ -48,9 +48,9 @@ def by_user(values: Tensor, owners: Tensor, users: int) -> Tensor:
 
 
 def distribution(values: Tensor, measure: Measure = ACCURACY) -> dict[str, float]:
-    """How a measure is spread over users: min, max, mean, population variance, a quantile and the worst tenth.
+    """Statistics of a measure over users: min, max, mean, population variance, a quantile and the worst tenth.
 
-    The quantile is that of users who fare badly: 10 %, or 90 % where less is better.
+    The quantile describes users with bad values: 10 %, or 90 % if less is better.
     """
     known = values[~values.isnan()].double()
     if len(known) == 0:

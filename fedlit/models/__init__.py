@@ -1,6 +1,6 @@
 """The papers' networks.
 
-Any torch module can take their place; nothing here trains one.
+Any torch module can be used instead; nothing here trains one.
 """
 
 from fedlit.models.dense import MLP, Softmax

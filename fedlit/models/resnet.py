@@ -1,10 +1,10 @@
 """Residual networks: ResNet-20 for CIFAR (He et al. 2016, section 4.2) and torchvision's ResNet-18.
 
-Readings: the zero channels of an option A shortcut stand after the kept ones, as in FedBCD's code (any other place
-only renumbers channels); option B projections are followed by a norm; weights start as PyTorch draws them.
+Where the papers leave a choice: the zero channels of an option A shortcut follow the kept ones, as in FedBCD's code
+(another order only renumbers channels); option B projections have a norm; weights start as PyTorch draws them.
 
-GroupNorm (Wu, He 2018) has no statistics over a batch: no buffers that clients would have to share, and so the fast
-engine runs such a net for many clients at once.
+GroupNorm (Wu, He 2018) has no statistics over a batch, and so no buffers that clients would have to share: the fast
+engine can run such a net for many clients at once.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from fedlit.recorded import Recorded
 Shortcut = Literal["A", "B"]
 Norm = Literal["batch", "group"]
 Layer = Callable[[int], nn.Module]
-"""Makes a norm for so many channels."""
+"""Number of channels -> a norm layer."""
 
 _WIDTHS = (16, *(16, 16, 16), *(32, 32, 32), *(64, 64, 64))
 """Channels after the first convolution and after each block."""
@@ -35,7 +35,7 @@ class ResNet20(Recorded, nn.Module):
     Args:
         channels: colour channels of a picture.
         num_classes: classes.
-        shortcut: what passes a block that halves the picture: A, every second pixel and zeros for the new channels
+        shortcut: the path around a block that halves the picture: A, every second pixel and zeros for the new channels
             (no parameters); B, a 1x1 convolution and a norm.
         conv_bias: whether convolutions have biases, as in FedBCD's code.
         norm: BatchNorm, or GroupNorm, which depends on no other row of a batch.
@@ -117,7 +117,7 @@ class ResNet18(Recorded, nn.Module):
         self.resnet = _torchvisions(num_classes, norm_layer("ResNet18", norm, groups, 64))
 
     def reset_parameters(self) -> None:
-        """torchvision's own initialisation, drawn anew."""
+        """Draw new weights by torchvision's own initialisation."""
         first, classes = self.resnet.bn1, self.resnet.fc.out_features
         norm = partial(nn.GroupNorm, first.num_groups) if isinstance(first, nn.GroupNorm) else nn.BatchNorm2d
         self.resnet.load_state_dict(_torchvisions(classes, norm).state_dict())
@@ -129,7 +129,7 @@ class ResNet18(Recorded, nn.Module):
 
 
 def norm_layer(net: str, norm: Norm, groups: int, width: int) -> Layer:
-    """What makes the norms of a net whose narrowest layer has so many channels."""
+    """The maker of norms for a net whose narrowest layer has `width` channels."""
     require(norm in ("batch", "group"), f"{net}.norm is {norm!r}; give 'batch' or 'group'.")
     require(
         groups >= 1 and width % groups == 0,
@@ -145,7 +145,7 @@ def _torchvisions(num_classes: int, norm: Layer) -> Any:
 
 
 def _shortcut(width_in: int, width_out: int, shortcut: Shortcut, conv_bias: bool, norm: Layer) -> nn.Module:
-    """The identity within a stage, else the option that was chosen."""
+    """The identity if the width stays, else the chosen option."""
     if width_in == width_out:
         return nn.Identity()
     if shortcut == "A":

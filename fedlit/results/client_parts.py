@@ -1,7 +1,8 @@
 """Client records in parts: clients/<first>-<last>.parquet, the rounds between two checkpoints in each.
 
-A part names the run that wrote it, and a checkpoint holds the checksums of all parts before it. So a resumed run knows
-its own before it trains: a part that is gone, damaged or of another run costs the rows it held and a line, not the run.
+A part names the run that wrote it, and a checkpoint holds the checksums of all parts before it. A resumed run checks
+its parts before it trains. If one is missing, damaged or of another run, a line says that its rows are lost, and the
+run goes on.
 """
 
 import logging
@@ -21,11 +22,11 @@ log = logging.getLogger("fedlit")
 _NAME = re.compile(r"(\d{8})-(\d{8})\.parquet")  # first and last round, both included
 _RUN = b"fedlit.results.folder"
 _SHOWN = 3
-"""Files that a line names."""
+"""Most files that a log line names."""
 
 
 class Part(NamedTuple):
-    """A file by its name."""
+    """A file with the rounds that its name says."""
 
     first: int
     last: int
@@ -33,17 +34,17 @@ class Part(NamedTuple):
 
 
 def parts_in(folder: Path) -> list[Part]:
-    """Whatever has the name of a part, in order."""
-    found = ((_NAME.fullmatch(path.name), path) for path in sorted(folder.glob("*.parquet")))
-    return [Part(int(match[1]), int(match[2]), path) for match, path in found if match]
+    """All files that are named like a part, in order."""
+    matches = ((_NAME.fullmatch(path.name), path) for path in sorted(folder.glob("*.parquet")))
+    return [Part(int(match[1]), int(match[2]), path) for match, path in matches if match]
 
 
 class ClientParts:
     """The parts of one run.
 
     Args:
-        folder: where they are.
-        write: gives a file this content, atomically.
+        folder: of the parts.
+        write: writes a file atomically: path, content.
     """
 
     def __init__(self, folder: Path, write: Callable[[Path, bytes], None]) -> None:
@@ -51,10 +52,10 @@ class ClientParts:
         self._write = write
         self.run = secrets.token_hex(8)
         self.checksums: dict[str, int] = {}
-        """By name, of every part that belongs to the run."""
+        """File name -> checksum, of every part of the run."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of them."""
+        """The entry of a checkpoint."""
         return {"run": self.run, "checksums": dict(self.checksums)}
 
     def add(self, table: "pyarrow.Table") -> None:
@@ -63,11 +64,11 @@ class ClientParts:
         self._put(self.folder / name_of(first, last), table)
 
     def keep_until(self, round: int, state: Mapping[str, Any] | None) -> None:
-        """At resume: the run's parts up to a round stay, later ones are made again, and others are set aside.
+        """At resume: keep the run's parts up to a round, delete its later ones, and set foreign ones aside.
 
         Args:
-            round: the checkpoint's; -1 where there is none.
-            state: what the checkpoint holds of its parts; None before fedlit knew them.
+            round: of the checkpoint; -1 if there is none.
+            state: the checkpoint's entry; None in checkpoints of early versions.
         """
         if state is None:
             self._adopt(round)
@@ -80,12 +81,12 @@ class ClientParts:
         self._sort_out([part.path for part in others if part.path not in later])
 
     def tables(self) -> list["pyarrow.Table"]:
-        """The rows of all parts that are whole."""
+        """The rows of all undamaged parts."""
         self._sort_out()
         return [read_part(self.folder / name) for name in sorted(self.checksums)]
 
     def _adopt(self, round: int) -> None:
-        """No checkpoint knows the parts: those that can be read are the run's."""
+        """Without an entry in a checkpoint, take every readable part as the run's."""
         aside = []
         for first, last, path in parts_in(self.folder):
             content = content_of(path)
@@ -100,7 +101,7 @@ class ClientParts:
         self._sort_out(aside)
 
     def _cut(self, path: Path, first: int, round: int) -> None:
-        """Without later rounds; replaced, then renamed: no instant shows a row twice."""
+        """Remove later rounds from a part. It is replaced, then renamed, so that no row is ever there twice."""
         from pyarrow import compute
 
         self._put(path, read_part(path).filter(compute.field("round") <= round))
@@ -113,7 +114,7 @@ class ClientParts:
         self.checksums[path.name] = zlib.crc32(content)
 
     def _sort_out(self, foreign: Sequence[Path] = ()) -> None:
-        """Look at every part of the run; what is not as it was written is set aside with what is foreign."""
+        """Check every part of the run; set the damaged ones aside, together with the foreign ones."""
         known = [self.folder / name for name in self.checksums]
         gone = [path for path in known if not path.exists()]
         changed = [path for path in known if path not in gone and not self._is_whole(path)]
@@ -132,7 +133,7 @@ class ClientParts:
         return content is not None and zlib.crc32(content) == self.checksums[path.name]
 
     def _wrote(self, path: Path) -> bool:
-        """Whether a part of which no checkpoint knows is the run's own."""
+        """Whether this run wrote a part that no checkpoint lists."""
         content = content_of(path)
         if content is None or not is_readable(content):
             return False
@@ -140,7 +141,7 @@ class ClientParts:
 
 
 def name_of(first: int, last: int) -> str:
-    """Of a part with these rounds."""
+    """The file name of a part with these rounds."""
     return f"{first:08d}-{last:08d}.parquet"
 
 
@@ -151,9 +152,9 @@ def listed(paths: Sequence[Path]) -> str:
 
 
 def set_aside(path: Path) -> None:
-    """Give a file a name that no part has, and no other file either."""
-    free = (path.with_name(f"{path.name}.aside{number or ''}") for number in range(10**6))
-    path.rename(next(place for place in free if not os.path.lexists(place)))
+    """Rename a file to NAME.aside, or to the next free name of that kind."""
+    names = (path.with_name(f"{path.name}.aside{number or ''}") for number in range(10**6))
+    path.rename(next(free for free in names if not os.path.lexists(free)))
 
 
 def content_of(path: Path) -> bytes | None:
@@ -173,12 +174,12 @@ def is_readable(content: bytes) -> bool:
 
 
 def read_part(path: Path) -> "pyarrow.Table":
-    """The rows of a part, as they were given."""
+    """The rows of a part, as they were passed to `add`."""
     return decoded(path.read_bytes()).replace_schema_metadata(None)
 
 
 def decoded(content: bytes) -> "pyarrow.Table":
-    """The table in a parquet file's bytes; without threads: where memory lets none start, pyarrow waits for ever."""
+    """The table in a parquet file's bytes. No threads: pyarrow hangs if memory does not allow one to start."""
     import pyarrow
     from pyarrow import parquet
 
@@ -186,7 +187,7 @@ def decoded(content: bytes) -> "pyarrow.Table":
 
 
 def encoded(table: "pyarrow.Table") -> bytes:
-    """The inverse."""
+    """The inverse of `decoded`."""
     import pyarrow
     from pyarrow import parquet
 

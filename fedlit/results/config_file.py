@@ -1,6 +1,6 @@
-"""config.yaml of a run as plain data: read, flattened, and which part of it decides the results.
+"""config.yaml of a run as plain data: reading, flattening, and the part of it that decides the results.
 
-How a run is described from its objects is not here: that is `trainer/description.py`.
+`trainer/description.py` describes a run from its objects.
 """
 
 import json
@@ -14,7 +14,7 @@ from fedlit.errors import ResumeError
 from fedlit.results.strict_yaml import load_yaml
 
 ATTRIBUTES = "class_attributes"
-"""Key beside `class_path`, of what a class holds by name; it decides nothing that `code` does not."""
+"""Key beside `class_path`: numbers and texts on a user's class, for error messages. Runs are compared by `code`."""
 FREE_TRAINER_KEYS = frozenset(
     {
         *("rounds", "engine", "lanes", "workers", "compiled", "threads", "checkpoint_every"),
@@ -25,7 +25,7 @@ FREE_TRAINER_KEYS = frozenset(
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
 BROUGHT = "brought_weights"
-"""Fingerprint of the weights that a net brings. A resumed run has its checkpoint's, so there they do not count."""
+"""Key of the fingerprint of a net's own weights. A resumed run has those of its checkpoint, and ignores it."""
 FINGERPRINTS = {
     BROUGHT: "the net brings other weights",
     "code": "the code of the class is another",
@@ -34,24 +34,24 @@ FINGERPRINTS = {
     "parameters": "the net has another size",
     "sha256": "the file holds something else",
 }
-"""Last parts of dotted names that are for machines, with what it means when they differ."""
+"""Settings that are fingerprints, by the last part of their dotted name -> what a difference means."""
 
 
 def result_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a config that decides the results: data, model, seed and most of the trainer."""
-    given = config.get("trainer") or {}
-    given = given.get("init_args", given)  # the form of `describe`, for runs that Python started
-    trainer = {name: value for name, value in given.items() if name not in FREE_TRAINER_KEYS}
+    arguments = config.get("trainer") or {}
+    arguments = arguments.get("init_args", arguments)  # runs from Python have the form of `describe`
+    trainer = {name: value for name, value in arguments.items() if name not in FREE_TRAINER_KEYS}
     others = {name: config.get(name) for name in ("seed_everything", "model", "data")}
     return {name: without_attributes(part) for name, part in {**others, "trainer": trainer}.items()}
 
 
 def without_attributes(config: Any) -> Any:
-    """A description without what its classes hold by name: their code says it too, in every version's config.yaml."""
+    """A description without `class_attributes`, which not every version wrote: the fingerprint `code` covers them."""
     if not isinstance(config, Mapping):
         return config
-    held = (ATTRIBUTES,) if "class_path" in config else ()
-    return {name: without_attributes(value) for name, value in config.items() if name not in held}
+    left_out = (ATTRIBUTES,) if "class_path" in config else ()
+    return {name: without_attributes(value) for name, value in config.items() if name not in left_out}
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -65,17 +65,17 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def canonical(value: Any) -> str:
-    """A setting as a text that is the same for equal settings: NaN equals NaN, and the order of keys does not count."""
+    """A setting as text, the same for equal settings: NaN equals NaN, and the order of keys does not count."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
 def is_fingerprint(name: str) -> bool:
-    """Whether a dotted name is of a number for machines: it says that something differs, not what."""
+    """Whether a dotted name is that of a fingerprint, which shows that something differs but not what."""
     return name.rpartition(".")[2] in FINGERPRINTS and name.count(".") > 0
 
 
 def meaning(name: str) -> str:
-    """What it means that a fingerprint differs; nothing for settings that speak for themselves."""
+    """What a difference of this fingerprint means, in parentheses; an empty text for other settings."""
     return f" ({FINGERPRINTS[name.rpartition('.')[2]]})" if is_fingerprint(name) else ""
 
 

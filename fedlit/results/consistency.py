@@ -1,7 +1,7 @@
-"""Whether metrics.csv and summary.json of a run folder tell of the same run: half a file, or another run's, is refused.
+"""Checks that metrics.csv and summary.json of a folder are of the same run, and refuses a file that is cut or foreign.
 
-summary.json is written when a run ends. Where a run goes on, or was killed, `lock` is there and the summary is missing
-or that of an earlier part; such a folder is as it should be, and its summary is not asked.
+summary.json is written when a run ends. While a run goes on, or after it was killed, the folder has a `lock`, and the
+summary is missing or old. That is normal, and nothing is checked.
 """
 
 import math
@@ -12,7 +12,7 @@ from fedlit.errors import RunError
 from fedlit.results.folder import RunFolder
 
 ALIKE = 1e-4
-"""Relative difference of losses up to which they are the same: a round that was trained again, by another engine."""
+"""Losses are the same up to this relative difference: a round may have been trained again by another engine."""
 
 
 def check_consistent(
@@ -40,5 +40,5 @@ def check_consistent(
 
 
 def is_same(one: float, other: float) -> bool:
-    """Up to rounding; what is not finite equals itself."""
+    """Whether two numbers are equal up to rounding; NaN equals NaN."""
     return math.isclose(one, other, rel_tol=ALIKE, abs_tol=1e-9) or (math.isnan(one) and math.isnan(other))

@@ -1,7 +1,7 @@
-"""The run folder: the names of its files, how they are written so that a kill loses nothing, how they are read back.
+"""The run folder: names of its files, writing them so that a kill loses nothing, and reading them back.
 
-Whole files are written under a temporary name and renamed; metrics.csv grows by one line in one system call. What the
-files mean is decided by the caller: checkpoints come through a function that writes them, so torch is not needed here.
+Whole files are written under a temporary name and renamed; metrics.csv grows by one line in one system call. A
+checkpoint is written by a function that the caller passes, so torch is not needed here.
 """
 
 import errno
@@ -63,7 +63,7 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Make the folder and keep every other run out of it; RunError with who is in it."""
+        """Make the folder and lock it against other runs; RunError names the one that has it."""
         with explained(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.take()
@@ -79,7 +79,7 @@ class RunFolder:
 
     @property
     def was_not_left(self) -> bool:
-        """Whether a run is at work in the folder, or was killed there."""
+        """Whether a run is still writing in the folder, or was killed there."""
         return self._lock.path.exists()
 
     def create(self, config: dict[str, Any]) -> None:
@@ -92,8 +92,8 @@ class RunFolder:
     def clear(self) -> None:
         """Remove the files that fedlit wrote, and nothing else.
 
-        Checkpoints go first and config.yaml last: a kill in between leaves a folder that still counts as a run, but
-        none that could be resumed with half of its records.
+        Checkpoints are removed first and config.yaml last: after a kill in between, the folder still counts as a run,
+        but cannot be resumed with half of its records.
         """
         with explained(self.path):
             _remove(self.last, self.previous, self.best)
@@ -118,7 +118,7 @@ class RunFolder:
         self.write_text(path, json.dumps(obj, indent=2) + "\n")
 
     def write_partition(self, described: dict[str, Any]) -> None:
-        """partition.json; of more than 10,000 clients without spaces, which takes a tenth of the time."""
+        """Write partition.json; for more than 10,000 clients without spaces, which takes a tenth of the time."""
         many = described["num_clients"] > 10_000
         text = json.dumps(described, separators=(",", ":")) if many else json.dumps(described, indent=2)
         self.write_text(self.partition, text + "\n")
@@ -151,7 +151,7 @@ class RunFolder:
         self.write_atomically(self.last, write_then_keep_the_old)
 
     def drop_rows(self, keep: Iterable[Path | None] = ()) -> None:
-        """Remove files with rows of clients, but those that a checkpoint needs."""
+        """Remove files with rows of clients, except those that a checkpoint needs."""
         with explained(self.checkpoints):
             _remove(*(path for path in self.checkpoints.glob("rows-*.bin") if path not in keep))
 
@@ -192,13 +192,13 @@ class RunFolder:
     # client records
 
     def append_clients(self, round: int, columns: Mapping[str, ArrayLike]) -> None:
-        """Remember one evaluated round: columns of equal length, `client` among them, copied."""
+        """Keep copies of one evaluated round until the next flush: columns of equal length, one of them `client`."""
         rounds = np.full(np.size(columns["client"]), round, dtype=np.int64)
         copies = {name: np.array(values, _DTYPES.get(name, "float64")) for name, values in columns.items()}
         self._evaluated.append({"round": rounds} | copies)
 
     def forget_after(self, round: int) -> None:
-        """Drop what a round wrote that did not come to its end: its row of metrics.csv and its remembered clients."""
+        """Drop what an unfinished round wrote: its row of metrics.csv, and its client records in memory."""
         self._evaluated = [columns for columns in self._evaluated if (columns["round"] <= round).all()]
         last, start = self._last_row
         if last > round and self._metrics_fd is not None:
@@ -207,7 +207,7 @@ class RunFolder:
             self._last_row = (round, start)
 
     def flush_clients(self) -> None:
-        """Write the remembered rounds as one part; to be called before every checkpoint."""
+        """Write the client records in memory as one part; to be called before every checkpoint."""
         import pyarrow
 
         filled = [columns for columns in self._evaluated if len(columns["round"])]
@@ -217,13 +217,13 @@ class RunFolder:
         self._evaluated = []
 
     def drop_clients_after(self, round: int, parts: Mapping[str, Any] | None = None) -> None:
-        """Forget the records of later rounds, which a resumed run makes again.
+        """Remove the client records of later rounds, which a resumed run makes again.
 
-        clients.parquet goes too: the parts hold its rows, and it would hide the rounds to come.
+        clients.parquet is removed too: the parts have its rows, and readers would prefer it to them.
 
         Args:
             round: of the checkpoint.
-            parts: what the checkpoint holds of the parts.
+            parts: the checkpoint's entry about the parts.
         """
         with explained(self.clients_dir):
             _remove(self.clients, *self.clients_dir.glob("*.parquet.tmp"))
@@ -321,7 +321,7 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def make_folder(folder: Path, option: str) -> None:
-    """Make a folder that can be written, or say what stands in the way and which option chooses another."""
+    """Make a folder that can be written; RunError says what prevents it and which option chooses another."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -331,7 +331,7 @@ def make_folder(folder: Path, option: str) -> None:
 
 
 def check_writable(file: Path, option: str) -> None:
-    """Before minutes of work: what comes of it must have a place to go."""
+    """Check, before minutes of work, that its output file can be written."""
     require(
         file.parent.is_dir() and os.access(file.parent, os.W_OK) and not file.is_dir(),
         f"{option} {file} cannot be written. Give the name of a file in a folder that exists and is writable.",
@@ -340,9 +340,9 @@ def check_writable(file: Path, option: str) -> None:
 
 @contextmanager
 def chosen_by(option: str, place: Path) -> Iterator[None]:
-    """Around what a command writes: a place that cannot be written is told with the option that chooses another.
+    """Around a command's writing: an error names the option that chooses another place.
 
-    What a RunFolder says then speaks of --run and --resume, which do not help there.
+    The errors of a RunFolder name --run and --resume, which such a command does not have.
     """
     try:
         yield
@@ -387,7 +387,7 @@ def _format(value: float) -> str:
 
 
 def _parse(columns: list[str], line: str) -> dict[str, float] | None:
-    """One row, or None if the line is not one."""
+    """The row in a line, or None if the line is not a row."""
     try:
         fields = zip(columns, line.split(","), strict=True)
         row = {name: int(text) if _INT.fullmatch(text) else float(text) for name, text in fields if text}

@@ -1,6 +1,6 @@
-"""One process at a time in a folder: an advisory lock on a file there that says who holds it.
+"""One process at a time in a folder: an advisory lock on a file that says who holds it.
 
-The lock dies with its process, so one that a kill left behind is taken over; the file alone means nothing.
+The lock ends with its process: after a kill the file stays, but another process can take the lock.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from fedlit.errors import RunError
 log = logging.getLogger("fedlit")
 
 PATIENCE = 2.0
-"""Seconds in which the holder of a lock must have written who it is."""
+"""Seconds within which the holder of a lock must have written who it is."""
 
 
 class FolderLock:
@@ -35,11 +35,11 @@ class FolderLock:
 
     @property
     def is_held(self) -> bool:
-        """Whether this object holds it."""
+        """Whether this object holds the lock."""
         return self._fd is not None
 
     def take(self) -> None:
-        """Take it, or RunError with who holds it."""
+        """Take the lock; RunError says who holds it."""
         while self._fd is None:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             try:
@@ -52,7 +52,7 @@ class FolderLock:
                     os.close(fd)
 
     def give_back(self) -> None:
-        """Let the next one in; the file goes too."""
+        """Release the lock and remove its file."""
         if self._fd is None:
             return
         fd, self._fd = self._fd, None
@@ -63,7 +63,7 @@ class FolderLock:
         os.close(fd)
 
     def _is_ours(self, fd: int) -> bool:
-        """Lock the open file; False if its holder has removed it in between, so that another try is due."""
+        """Lock the open file; False if its holder has just removed it, and the caller must try again."""
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -80,7 +80,7 @@ class FolderLock:
 
 
 def _names(path: Path, fd: int) -> bool:
-    """Whether the path still leads to the open file."""
+    """Whether the path still names the open file."""
     try:
         return os.path.samestat(path.stat(), os.fstat(fd))
     except FileNotFoundError:
@@ -93,13 +93,13 @@ def _who_we_are() -> bytes:
 
 
 def _holder(fd: int) -> str:
-    """Who holds the lock, as its file says; it is empty for an instant after the lock was taken, so look again."""
-    latest = time.monotonic() + PATIENCE
+    """Who holds the lock, as its file says. The file is empty just after the lock was taken: read it again then."""
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
-            said = json.loads(os.pread(fd, 4096, 0))
-            return f"process {said['pid']} on {said['host']} has written there since {said['since']}"
+            holder = json.loads(os.pread(fd, 4096, 0))
+            return f"process {holder['pid']} on {holder['host']} has written there since {holder['since']}"
         except (ValueError, LookupError, TypeError):
-            if time.monotonic() > latest:
+            if time.monotonic() > deadline:
                 return "another process writes there"
         time.sleep(0.01)

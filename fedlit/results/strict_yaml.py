@@ -1,7 +1,7 @@
-"""YAML that says what it means: a key stands once, and a document is no larger than it looks.
+"""Strict YAML: no key twice in a mapping, and no document that aliases or nesting make far larger than its text.
 
-PyYAML takes the last of two equal keys without a word, and a setting is lost. It also takes a few lines of aliases of
-aliases, which whoever reads them walks through as billions of values.
+PyYAML silently takes the last of two equal keys, and a setting is lost. It also accepts a few lines with aliases of
+aliases, which a reader must follow through billions of values.
 """
 
 from collections.abc import Iterable
@@ -10,13 +10,13 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 DEEPEST = 100
-"""Levels of lists and mappings within each other."""
+"""Most levels of nested lists and mappings."""
 MOST_REPEATED = 100_000
-"""Values that aliases may add to those that are written."""
+"""Most values that aliases may add."""
 
 
 class TwiceError(yaml.MarkedYAMLError):  # type: ignore[misc]  # PyYAML ships no types
-    """A key stands twice in one mapping; the mark is that of the second."""
+    """A key is given twice in one mapping; the mark is that of the second."""
 
     def __init__(self, key: str, first: yaml.Mark, second: yaml.Mark) -> None:
         super().__init__(problem=f"the key '{key}' is given here and in line {first.line + 1}", problem_mark=second)
@@ -25,20 +25,20 @@ class TwiceError(yaml.MarkedYAMLError):  # type: ignore[misc]  # PyYAML ships no
 
 
 class TooLargeError(yaml.MarkedYAMLError):  # type: ignore[misc]  # PyYAML ships no types
-    """A document is too deep, or is far larger than what is written; the mark is where that was seen."""
+    """A document is nested too deeply, or aliases make it too large; the mark is where that was seen."""
 
 
 class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no types
-    """PyYAML's safe loader that refuses a key which stands twice, at any depth, and aliases that never end."""
+    """PyYAML's safe loader, which also refuses a key given twice, too much nesting, and aliases without end."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self._depth = 0
-        self._sizes: dict[int, int] = {}  # of finished nodes, aliases followed, by identity
+        self._sizes: dict[int, int] = {}  # id of a finished node -> number of its values, aliases followed
         self._repeated = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """PyYAML's, which calls itself for what is within: so it ends where that is too much."""
+        """PyYAML's method, which calls itself for inner nodes; stops as soon as the document is too large."""
         mark, is_alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
         self._depth += 1
         if self._depth > DEEPEST:
@@ -58,7 +58,7 @@ class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no ty
         return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
-        """PyYAML's, checked before merge keys (<<) are resolved: what a merged mapping holds may be overridden."""
+        """PyYAML's method, with a check before merge keys (<<) are resolved: merged values may be overridden."""
         node = super().compose_mapping_node(anchor)
         seen: dict[tuple[str, str], yaml.Mark] = {}
         for key, _ in node.value:
@@ -71,7 +71,7 @@ class StrictLoader(yaml.SafeLoader):  # type: ignore[misc]  # PyYAML ships no ty
 
 
 def parts_of(node: Any) -> Iterable[Any]:
-    """What a node holds: of a mapping, keys and values."""
+    """The nodes inside a node: of a mapping, keys and values."""
     if isinstance(node, yaml.MappingNode):
         return [part for pair in node.value for part in pair]
     return node.value if isinstance(node, yaml.SequenceNode) else ()
@@ -86,7 +86,7 @@ def load_yaml(text: str) -> object:
 
 
 def check_size(text: str) -> None:
-    """TooLargeError for a text that another loader is about to read; where it is not YAML, that one says so."""
+    """TooLargeError for a text that another loader is about to read; other errors are left to that loader."""
     if "&" not in text and sum(map(text.count, "[{\n")) < DEEPEST:
         return  # neither aliases nor depth: most texts are one word
     try:

@@ -1,4 +1,4 @@
-"""The trainer: arguments become objects, combinations are checked, runs are described, saved and restored; W&B.
+"""The trainer: makes objects of arguments, checks combinations, describes, saves and restores runs; W&B.
 
-The phases of a round are not here: they are in `rounds`.
+The phases of a round are in `rounds`.
 """

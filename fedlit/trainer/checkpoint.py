@@ -38,13 +38,13 @@ CORRUPT_FILE_ERRORS = (
     ValueError,
     LookupError,
 )
-"""The many ways in which a damaged archive fails."""
+"""Errors that reading a damaged archive may raise."""
 SECONDS_BETWEEN = 30.0
 """A kill loses at most this much work, unless checkpoint_every says otherwise."""
 
 
 class RunCheckpoint(Checkpoint):
-    """Writes the checkpoints of a run folder; the state is always that of a round's end.
+    """Writes the checkpoints of a run folder, always with the state at a round's end.
 
     Args:
         folder: the run's folder.
@@ -58,10 +58,10 @@ class RunCheckpoint(Checkpoint):
         self.saved_best: int | None = None
         self.saved_at = time.monotonic()
         self.rows_files: list[Path | None] = []
-        """Of the last two checkpoints that this process wrote: where their rows are."""
+        """Files with the rows of the last two checkpoints that this process wrote."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save when it is time."""
+        """Save a checkpoint when one is due."""
         if self.every is not None:
             due = loop_of(trainer).rounds_done % self.every == 0
         else:
@@ -70,26 +70,26 @@ class RunCheckpoint(Checkpoint):
             self.save(trainer)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The end, or an interrupt: always a checkpoint."""
+        """Always save at the end, or after an interrupt."""
         self.save(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """A run that fails keeps its last finished round; one that is stopped at once is not held up."""
+        """Save the last finished round of a run that fails; a second Ctrl-C ends it without saving."""
         if isinstance(exception, KeyboardInterrupt) or not loop_of(trainer).history.rows:
             return
         try:
             self.save(trainer)
-        except RunError as error:  # the disk may be what failed: what ended the run is said, not this
+        except RunError as error:  # the disk may have failed; the error that ended the run is the one to raise
             log.warning(str(error))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """The W&B run's id: a resumed run continues its own curve. And which parts of client records are the run's."""
+        """Add the W&B run's id, so that a resumed run continues its curves, and the list of client records."""
         checkpoint["client_parts"] = self.folder.parts.state_dict()
         wandb = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
         checkpoint["wandb_id"] = wandb[0].version if wandb else None
 
     def save(self, trainer: Trainer) -> None:
-        """Client records first, so that no checkpoint is newer than the rows that resume keeps."""
+        """Save a checkpoint, client records first: no checkpoint may be newer than the rows that resume keeps."""
         loop = loop_of(trainer)
         if self.saved_round == loop.rounds_done or not loop.ranks.is_first:
             return
@@ -109,7 +109,7 @@ class RunCheckpoint(Checkpoint):
             self.saved_best = loop.best.round
 
     def _drop_rows_that_no_checkpoint_needs(self, file: Path | None) -> None:
-        """Where rows moved to another file or to memory. What this process did not write may be previous.ckpt's."""
+        """Remove old files of rows, but none that another process wrote: previous.ckpt may need it."""
         self.rows_files = [*self.rows_files[-1:], file]
         if len(self.rows_files) == 2:
             self.folder.drop_rows(keep=self.rows_files)
@@ -123,7 +123,7 @@ def loop_of(trainer: Trainer) -> FederatedLoop:
 
 
 def write_tensors(folder: RunFolder, path: Path, content: dict[str, Any]) -> None:
-    """Save tensors and plain data; through memory, because torch reports a full disk in a way of its own."""
+    """Save tensors and plain data; through memory, because torch reports a full disk by another error."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
     folder.write_atomically(path, lambda tmp: tmp.write_bytes(buffer.getbuffer()))
@@ -131,37 +131,37 @@ def write_tensors(folder: RunFolder, path: Path, content: dict[str, Any]) -> Non
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint that can be read."""
+    """A checkpoint that was read and is undamaged."""
 
     path: Path
     rounds: int
     engine: dict[str, Any] | None
-    """What the loop recorded of its engine."""
+    """The loop's record of its engine."""
     content: dict[str, Any] = field(repr=False)
 
 
 class PreloadedCheckpointIO(TorchCheckpointIO):
-    """Gives Lightning the checkpoint that was read already, to see whether it is whole; others come from their files.
+    """Gives Lightning the checkpoint that was already read and checked; others are read from their files.
 
     Args:
-        found: the checkpoint that a run goes on from.
+        checkpoint: the one from which the run continues.
     """
 
-    def __init__(self, found: LoadedCheckpoint) -> None:
-        self._found: LoadedCheckpoint | None = found
+    def __init__(self, checkpoint: LoadedCheckpoint) -> None:
+        self._checkpoint: LoadedCheckpoint | None = checkpoint
 
     def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
-        """The content, once: nobody holds it longer than it is needed."""
-        found, self._found = self._found, None
-        if found is not None and Path(path) == found.path:
-            return found.content
+        """Return the content once, and keep no reference: it is large."""
+        checkpoint, self._checkpoint = self._checkpoint, None
+        if checkpoint is not None and Path(path) == checkpoint.path:
+            return checkpoint.content
         return super().load_checkpoint(path, *args, **options)
 
 
 def find_checkpoint(folder: RunFolder) -> LoadedCheckpoint | None:
-    """The newest whole checkpoint, or None where no round was saved yet.
+    """The newest undamaged checkpoint, or None if no round was saved yet.
 
-    A damaged last.ckpt, or one whose rows on disk are damaged, falls back to previous.ckpt, and a line says so.
+    If last.ckpt or its rows on disk are damaged, it is previous.ckpt, and a line says so.
     """
     reasons: dict[str, str] = {}
     rows_error: DamagedRowsError | None = None
@@ -197,7 +197,7 @@ def find_checkpoint(folder: RunFolder) -> LoadedCheckpoint | None:
 
 
 def look_at(path: Path) -> tuple[dict[str, Any] | None, str]:
-    """The content of a checkpoint; or None, and what is wrong with it."""
+    """(content, "") of a checkpoint, or (None, what is wrong with it)."""
     content = read_tensors(path)
     if content is None:
         return None, ""
@@ -205,27 +205,27 @@ def look_at(path: Path) -> tuple[dict[str, Any] | None, str]:
     return (content, "") if fault is None else (None, fault)
 
 
-def check_fits(found: LoadedCheckpoint, client: Client, data: FederatedDataModule) -> None:
-    """ResumeError for a checkpoint of another net, or of clients that the data do not have."""
-    saved, own = found.content["state_dict"], client.state_dict()
-    for name, value in own.items():
+def check_fits(checkpoint: LoadedCheckpoint, client: Client, data: FederatedDataModule) -> None:
+    """ResumeError for a checkpoint of another net, or with clients that the data do not have."""
+    saved = checkpoint.content["state_dict"]
+    for name, value in client.state_dict().items():
         shape = getattr(saved.get(name), "shape", None)
         if name.startswith("net.") and shape != value.shape:
             has = "it is not there" if shape is None else f"it has the shape {tuple(shape)} there"
             raise ResumeError(
-                f"{found.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, and {has}. "
+                f"{checkpoint.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, and {has}. "
                 "Restore the file, or start the run anew with --overwrite."
             )
-    most = max(found.content["loops"]["fit_loop"]["clients"]["clients"], default=0)
+    most = max(checkpoint.content["loops"]["fit_loop"]["clients"]["clients"], default=0)
     if most >= data.num_clients and not data.is_fresh:
         raise ResumeError(
-            f"{found.path} is not a checkpoint of this run: it has a row of client {most}, but there are "
+            f"{checkpoint.path} is not a checkpoint of this run: it has a row of client {most}, but there are "
             f"{data.num_clients} clients. Restore the file, or start the run anew with --overwrite."
         )
 
 
 def recorded_wandb_id(folder: RunFolder) -> str | None:
-    """The id of the run's W&B run, from whichever checkpoint can be read; no tensor is."""
+    """The id of the W&B run, from the first checkpoint that can be read; tensors are not read."""
     for path in (folder.last, folder.previous):
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -237,7 +237,7 @@ def recorded_wandb_id(folder: RunFolder) -> str | None:
 
 
 def check_rows(states: dict[str, Any], folder: Path) -> None:
-    """Read all rows that a checkpoint in the folder has on disk; DamagedRowsError where one is not what was written."""
+    """Read all rows that a checkpoint has on disk; DamagedRowsError if one has changed since it was written."""
     if "stored" in states:
         RowStore.load(folder, states["stored"], Ranks()).check()
 
@@ -249,7 +249,7 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
 
 
 def read_tensors(path: Path) -> dict[str, Any] | None:
-    """The inverse of `write_tensors`, tensors and plain data only; None if the file is damaged."""
+    """The inverse of `write_tensors`; None if the file is damaged."""
     try:
         with path.open("rb") as file:
             if not is_whole(file):

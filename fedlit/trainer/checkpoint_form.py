@@ -1,4 +1,4 @@
-"""What a checkpoint of a run must hold, so that it can be gone on from: looked at before anything is built on it."""
+"""The form that a checkpoint must have before a run is resumed from it; checked before anything is built from it."""
 
 from collections.abc import Mapping
 from types import NoneType
@@ -35,7 +35,7 @@ _PARTS: dict[str, Kinds] = {"run": str, "checksums": dict}
 
 
 def fault_in(content: Mapping[str, Any]) -> str | None:
-    """What is wrong with a checkpoint's content, as the end of a sentence; None if it has the form of one."""
+    """What is wrong with a checkpoint's content, as the end of a sentence; None if its form is right."""
     return _lacks("", content, _WHOLE) or _fault_in_loop(content["loops"]) or _fault_beside(content)
 
 
@@ -98,10 +98,10 @@ def _fault_beside(content: Mapping[str, Any]) -> str | None:
     return _lacks("client_parts.", parts if isinstance(parts, dict) else {}, _PARTS)
 
 
-def _lacks(where: str, held: Mapping[str, Any], form: Mapping[str, Kinds]) -> str | None:
+def _lacks(where: str, content: Mapping[str, Any], form: Mapping[str, Kinds]) -> str | None:
     for name, kinds in form.items():
-        if name not in held:
+        if name not in content:
             return f"{where}{name} is missing"
-        if not isinstance(held[name], kinds):
-            return f"{where}{name} is {str(held[name])[:40]!r}"
+        if not isinstance(content[name], kinds):
+            return f"{where}{name} is {str(content[name])[:40]!r}"
     return None

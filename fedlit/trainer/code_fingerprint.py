@@ -1,9 +1,9 @@
 """A fingerprint of code that a user wrote: classes and functions of a script, a notebook or a package in the making.
 
-Two runs with different code behind one name are two runs. What Python compiled is what counts, so comments, layout and
-doc-strings do not matter, and a class that was defined anew in a notebook is another class. The numbers, texts and own
-functions that the code reads from around it (`MU = 0.1` above the class) are part of it. Installed packages count by
-name alone. Another version of Python compiles differently and so gives another fingerprint.
+Runs with different code behind one name are different runs. The fingerprint is that of the compiled code: comments,
+layout and docstrings do not matter, and a class that was redefined in a notebook is another class. Numbers, texts and
+functions of the user that the code reads from outside (`MU = 0.1` above the class) are part of it. Installed packages
+count only by name. Another version of Python compiles differently, and so gives another fingerprint.
 """
 
 import dis
@@ -31,19 +31,20 @@ MODULES_OF_0_1 = {
     "fedlit.metrics.catalogue": "fedlit.catalogue",
     "fedlit.metrics.measures": "fedlit.measure",
     "fedlit.report.dashboard.page": "fedlit.dashboard.page",
+    "fedlit.results.groups": "fedlit.results",
     "fedlit.results.runs": "fedlit.results",
     "fedlit.rounds.loop": "fedlit.loop",
     "fedlit.trainer.trainer": "fedlit.trainer",
     "fedlit.trainer.wandb.logger": "fedlit.tracking.logger",
     "fedlit.trainer.wandb.users": "fedlit.tracking.users",
 }
-"""Where fedlit 0.1 had what users' code may name, by the module that has it now."""
+"""Module -> the module of fedlit 0.1 that had its public classes."""
 _as_in_0_1 = ContextVar("as_in_0_1", default=False)
 
 
 @contextmanager
 def as_in_0_1() -> Iterator[None]:
-    """Inside, fingerprints are those of fedlit 0.1, which knew its own classes by their modules."""
+    """Inside the block, fingerprints are those of fedlit 0.1, which identified its own classes by their modules."""
     token = _as_in_0_1.set(True)
     try:
         yield
@@ -52,7 +53,7 @@ def as_in_0_1() -> Iterator[None]:
 
 
 def is_user_code(thing: type | FunctionType) -> bool:
-    """Whether a class or function is the user's, and not a library's."""
+    """Whether the user, and not a library, wrote a class or function."""
     root = thing.__module__.partition(".")[0]
     if root in _LIBRARIES or (root in sys.stdlib_module_names and root != "__main__"):
         return False
@@ -61,12 +62,12 @@ def is_user_code(thing: type | FunctionType) -> bool:
 
 
 def code_of(thing: type | FunctionType) -> str:
-    """Eight hex digits."""
+    """The fingerprint of a class or function: eight hex digits."""
     return hashlib.sha256("\n".join(pieces(thing, set())).encode()).hexdigest()[:8]
 
 
 def pieces(thing: Any, seen: set[int]) -> Iterator[str]:
-    """What a class, a function or a value comes to, as texts; anything else is left out."""
+    """The texts that a class, a function or a plain value adds to a fingerprint; nothing for other objects."""
     if isinstance(thing, str | bytes | int | float | bool | None):
         yield repr(thing)
     elif isinstance(thing, tuple | frozenset):
@@ -82,7 +83,7 @@ def pieces(thing: Any, seen: set[int]) -> Iterator[str]:
 
 
 def library_path(thing: type | FunctionType) -> str:
-    """How a library's class or function is known: fedlit's as users name them (`fedlit.Client`), wherever they are."""
+    """The import path of a library's class or function; fedlit's by their public path (`fedlit.Client`)."""
     module = thing.__module__
     if module.partition(".")[0] != "fedlit":
         return f"{module}.{thing.__qualname__}"
@@ -90,38 +91,38 @@ def library_path(thing: type | FunctionType) -> str:
 
 
 def class_pieces(kind: type, seen: set[int]) -> Iterator[str]:
-    """All methods and plain attributes, those of its own base classes too."""
+    """All methods and plain attributes of a class, and of those base classes that the user wrote."""
     for base in filter(is_user_code, kind.__mro__):
-        for name, held in sorted(vars(base).items()):
-            function = method_in(held)
+        for name, attribute in sorted(vars(base).items()):
+            function = method_in(attribute)
             if function is not None or not name.startswith("__"):
                 yield name
-                yield from pieces(held if function is None else function, seen)
+                yield from pieces(attribute if function is None else function, seen)
 
 
 def plain_attributes(kind: type) -> dict[str, Any]:
-    """The numbers and texts that a user's class holds, by `Class.name`: they are part of its code."""
+    """`Class.name` -> the numbers and texts on a user's class, which are part of its code."""
     return {
-        f"{base.__name__}.{name}": held
+        f"{base.__name__}.{name}": value
         for base in filter(is_user_code, kind.__mro__)
-        for name, held in sorted(vars(base).items())
-        if not name.startswith("__") and isinstance(held, str | int | float | bool | None)
+        for name, value in sorted(vars(base).items())
+        if not name.startswith("__") and isinstance(value, str | int | float | bool | None)
     }
 
 
-def method_in(held: Any) -> FunctionType | None:
-    """The function behind a method, a property or the like."""
-    if isinstance(held, staticmethod | classmethod):
-        held = held.__func__
-    elif isinstance(held, property):
-        held = held.fget
-    elif isinstance(held, cached_property):
-        held = held.func
-    return held if isinstance(held, FunctionType) else None
+def method_in(attribute: Any) -> FunctionType | None:
+    """The function of a method, property or the like; None for other attributes."""
+    if isinstance(attribute, staticmethod | classmethod):
+        attribute = attribute.__func__
+    elif isinstance(attribute, property):
+        attribute = attribute.fget
+    elif isinstance(attribute, cached_property):
+        attribute = attribute.func
+    return attribute if isinstance(attribute, FunctionType) else None
 
 
 def function_pieces(function: FunctionType, seen: set[int]) -> Iterator[str]:
-    """The code, its defaults, and what it reads from around it."""
+    """A function's code, its defaults, and the variables that it reads from outside."""
     function = without_a_librarys_wrapper(function)
     yield from pieces(function.__code__, seen)
     yield from pieces(function.__defaults__, seen)
@@ -131,21 +132,21 @@ def function_pieces(function: FunctionType, seen: set[int]) -> Iterator[str]:
 
 
 def without_a_librarys_wrapper(function: FunctionType) -> FunctionType:
-    """The user's own function: torch wraps `step` of an optimiser's class when the first of its kind is built."""
+    """The user's own function: torch wraps the `step` of an optimiser's class when the first object is made."""
     while any(folder in function.__code__.co_filename for folder in _INSTALLED) and hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return function
 
 
 def read_from_around(function: FunctionType) -> dict[str, Any]:
-    """Variables of the enclosing functions and of the module, by name."""
+    """Name -> value of the variables that a function reads from enclosing functions and its module."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     enclosing = {name: value for name, cell in cells for value in cell_content(cell)}
     return {name: function.__globals__.get(name) for name in global_names(function.__code__)} | enclosing
 
 
 def cell_content(cell: Any) -> list[Any]:
-    """What a cell holds; nothing before its variable was assigned."""
+    """The value in a closure's cell, in a list; an empty list before its variable is assigned."""
     try:
         return [cell.cell_contents]
     except ValueError:
@@ -153,13 +154,13 @@ def cell_content(cell: Any) -> list[Any]:
 
 
 def global_names(code: CodeType) -> set[str]:
-    """Names that the code, or a function inside it, reads from its module; attributes are not among them."""
-    own = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
-    return own.union(*(global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+    """Names that the code, or a function inside it, reads from its module, without attributes."""
+    names = {str(one.argval) for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    return names.union(*(global_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
 
 
 def code_pieces(code: CodeType, seen: set[int]) -> Iterator[str]:
-    """Instructions and what each acts on; a doc-string is never acted on."""
+    """The instructions of code and their arguments; docstrings are not among these."""
     for instruction in dis.get_instructions(code):
         yield instruction.opname
         yield from pieces(instruction.argval, seen)

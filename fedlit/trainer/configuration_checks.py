@@ -1,4 +1,4 @@
-"""What trainer, client and data cannot do together: refused here, before any work, each with its reason."""
+"""Combinations of trainer, client and data that make no sense: refused before any work, each with its reason."""
 
 import logging
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def check_run(
     buffer: Buffer | None = None,
     seed: int = 0,
 ) -> None:
-    """Refuse what would fail, or deceive, later. The data are set up."""
+    """Refuse combinations that would fail, or give wrong results, later. The data must be set up."""
     check_optimizers(client)
     check_phases(client)
     client.check_states()
@@ -105,7 +105,7 @@ def check_run(
 
 
 def check_optimizers(client: Client) -> None:
-    """Lightning's place for optimisers is the server's here: an override would silently replace it."""
+    """Refuse an override of configure_optimizers: Lightning's hook makes the server's optimiser here."""
     if type(client).configure_optimizers is not Client.configure_optimizers:
         raise ConfigError(
             f"{type(client).__name__} overrides configure_optimizers, but the optimisers of a federated run are chosen "
@@ -115,7 +115,7 @@ def check_optimizers(client: Client) -> None:
 
 
 def check_phases(client: Client) -> None:
-    """One phase must train the model that is sent, from where that begins."""
+    """Refuse phases of which none trains the model that clients send."""
     sent = [phase for phase in client.phases() if not phase.writes]
     if not sent or sent[0].start == "trained":
         raise ConfigError(
@@ -133,7 +133,7 @@ def check_cohort(
     cloud: Cloud | None,
     clock: Clock | None,
 ) -> int:
-    """The sampler, and the client, must be able to choose a cohort of every server; returns the largest's clients."""
+    """Try sampler and client on every server's clients; returns the number of clients of the largest server."""
     groups = data.load(0, range(data.num_clients)).groups if cloud is not None else []
     parts = [np.arange(data.num_clients)] if cloud is None else cloud.clients_of(data.num_clients, groups, 0)
     for number, ids in enumerate(parts):
@@ -159,7 +159,7 @@ def check_clock(
     clock: Clock | None,
     seed: int,
 ) -> None:
-    """A clock must give everyone seconds, and nobody may be late or lost whose model counts."""
+    """Check that the sampler has the clock it needs, and that no lost report is one that the algorithm counts on."""
     if clock is None:
         if sampler.needs_clock:
             raise ConfigError(
@@ -167,13 +167,13 @@ def check_clock(
                 "Give one."
             )
         return
-    if not clock.latency.is_recorded:  # a trace is rehearsed: it may lack clients that never take part
+    if not clock.latency.is_recorded:  # a trace may lack clients that never take part; it is played later
         clock.latency.durations(seed, 0, np.arange(data.num_clients), 1)
     if clock.deadline is not None or clock.dropout:
-        own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.needs_reports]
-        if own:
+        needing = [one for one in callbacks if isinstance(one, ServerCallback) and one.needs_reports]
+        if needing:
             raise ConfigError(
-                f"trainer.clock has a deadline or dropout, but {type(own[0]).__name__} of {type(client).__name__} "
+                f"trainer.clock has a deadline or dropout, but {type(needing[0]).__name__} of {type(client).__name__} "
                 "counts the model of every client that trained. Leave both out, or take another algorithm."
             )
 
@@ -186,7 +186,7 @@ def check_cloud(
     cloud: Cloud | None,
     clock: Clock | None,
 ) -> None:
-    """Several servers need clients that stay, a state that bears mixing, and a clock that says who is first."""
+    """Several servers need clients that stay, callbacks whose state can be mixed, and a clock for their order."""
     if cloud is None:
         return
     if client.pools_data or data.is_fresh:
@@ -219,7 +219,7 @@ def check_cloud(
 
 
 def warn_mixing_has_no_effect(client: Client, optimizer: ServerOptimizer, cloud: Cloud | None) -> None:
-    """A line where several servers step all the way to their own clients' mean: their runs are apart then."""
+    """Warn if every server's step ends in its own clients' mean: then the servers never influence each other."""
     if cloud is not None and cloud.servers > 1 and optimizer == SGD(lr=1 / client.server_lr):
         log.warning(
             "cloud: a server's step ends in the mean of its own clients, wherever it began, so that mixing cancels and "
@@ -235,7 +235,7 @@ def check_buffer(
     cloud: Cloud | None,
     clock: Clock | None,
 ) -> None:
-    """A buffer needs one server, a clock, clients that stay, enough of them, and that whoever trains also reports."""
+    """A buffer needs one server, a clock, enough clients that stay, and that every client that trains reports."""
     name, clients = type(client).__name__, int((data.sizes > 0).sum())
     if client.pools_data or data.is_fresh:
         what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
@@ -272,18 +272,18 @@ def check_buffer(
 
 
 def check_discount(buffer: Buffer, callbacks: Sequence[Callback]) -> None:
-    """A discount must have something to act on."""
-    own = [callback for callback in callbacks if isinstance(callback, ServerCallback) and callback.replaces_average]
+    """Refuse a discount that has no effect, because a callback replaces the average."""
+    averaging = [one for one in callbacks if isinstance(one, ServerCallback) and one.replaces_average]
     discounted = bool((buffer.discounts(torch.arange(1, 1001)) != 1).any())
-    if own and discounted:
+    if averaging and discounted:
         raise ConfigError(
-            f"trainer.buffer.discount would have no effect: {type(own[0]).__name__} puts an average of the clients' "
-            "models in the place of the reports' moves. Set trainer.buffer.discount to constant."
+            f"trainer.buffer.discount would have no effect: {type(averaging[0]).__name__} puts an average of the "
+            "clients' models in the place of the reports' moves. Set trainer.buffer.discount to constant."
         )
 
 
 def check_weighting(client: Client, weighting: Weighting) -> None:
-    """A weighting reads only states that the algorithm keeps."""
+    """Refuse a weighting that reads states which the algorithm does not keep."""
     missing = [name for name in weighting.needs_state if name not in client.state_spec()]
     if missing:
         raise ConfigError(
@@ -293,7 +293,7 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
 
 
 def check_states(client: Client) -> None:
-    """A number that clients keep is a column of clients.parquet and of the dashboard, which have others too."""
+    """Refuse a state that has the name of another column of clients.parquet or of the dashboard."""
     for name in number_states(client.state_spec()):
         if name in (*record_columns(client.task.measures), "own", "gain"):
             raise ConfigError(
@@ -303,7 +303,7 @@ def check_states(client: Client) -> None:
 
 
 def check_population(client: Client, data: FederatedDataModule) -> None:
-    """What is kept for a client must find the same client again."""
+    """Refuse an algorithm that keeps something for each client if clients never come back."""
     kept = sorted(client.state_spec()) + sorted(client.local_tensors) + ["optimizer"] * client.keep_optimizer
     if data.is_fresh and kept:
         raise ConfigError(
@@ -313,7 +313,7 @@ def check_population(client: Client, data: FederatedDataModule) -> None:
 
 
 def check_adaptation(client: Client, data: FederatedDataModule, measures: EvaluationOptions) -> None:
-    """Personal models that are adapted need data to adapt on."""
+    """Refuse to adapt personal models on adaptation data that do not exist."""
     steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
     for name, step in steps.items():
         if step is not None and step.on == "adapt" and not data.everyone.adapt.sizes.any():
@@ -324,7 +324,7 @@ def check_adaptation(client: Client, data: FederatedDataModule, measures: Evalua
 
 
 def check_extra_metrics(data: FederatedDataModule, measures: EvaluationOptions) -> None:
-    """A global objective needs a population that stays."""
+    """Refuse a global objective over a population that changes every round."""
     if data.is_fresh and measures.extra_metrics:
         raise ConfigError(
             f"trainer.extra_metrics asks for {measures.extra_metrics[0]}, the objective over all clients' training "
@@ -333,7 +333,7 @@ def check_extra_metrics(data: FederatedDataModule, measures: EvaluationOptions) 
 
 
 def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
-    """Nothing can be monitored that is not measured, least of all on validation data that do not exist."""
+    """Refuse callbacks that monitor a metric which is not measured."""
     known = round_columns(client, MetricGroups(finetuned=True, extra=EXTRA_METRICS))
     groups = {name.split("/")[0] for name in known}
     declared = [name for callback in callbacks if isinstance(callback, ServerCallback) for name in callback.metrics]
@@ -353,7 +353,7 @@ def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequenc
 
 
 def check_frozen(client: Client) -> None:
-    """Engines train, and servers average, all parameters of a net: one that must not move would."""
+    """Refuse frozen parameters: engines train, and servers average, all parameters of a net."""
     frozen = [name for name, value in client.net.named_parameters() if not value.requires_grad]
     if frozen:
         few = ", ".join(f"'{name}'" for name in frozen[:3])
@@ -367,7 +367,7 @@ def check_frozen(client: Client) -> None:
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:
-    """The net must take the data's samples, and its output must be for the task and the data's targets."""
+    """Check that the net takes the data's samples, and that its output fits the task and the targets."""
     x, y = data.rows(data.store, data.probe_rows())
     name = type(client.net).__name__
     dtype = next(client.net.parameters()).dtype
@@ -389,7 +389,7 @@ def check_net(client: Client, data: FederatedDataModule) -> None:
 
 
 def advice(x: Tensor, error: Exception) -> str:
-    """What to do about a net that cannot take a sample."""
+    """How to mend a net that cannot take a sample."""
     if isinstance(error, IndexError) and not x.is_floating_point():
         return (
             f"Token ids go from {int(x.min())} to {int(x.max())}: give the net's embedding at least {int(x.max()) + 1} "
@@ -399,7 +399,7 @@ def advice(x: Tensor, error: Exception) -> str:
 
 
 def check_first_steps(client: Client, data: FederatedDataModule) -> None:
-    """Every phase's step and optimiser, tried on rows of the client that has most of them."""
+    """Try every phase's step and optimiser on rows of the client that has most of them."""
     largest = int(data.sizes.argmax())
     rows = data.load(0, [largest]).train[0][: min(client.batch_size, MOST_ROWS)]
     if len(rows) >= client.fewest_rows:

@@ -1,7 +1,7 @@
-"""The settings of a run as plain data: what decides its results, its name, and whether it may be resumed.
+"""The settings of a run as plain data: they decide its results, its name, and whether it may be resumed.
 
-The command line gives its resolved config. A run from Python is described from its objects (`describe_run`): two that
-differ in anything that moves a number have different descriptions.
+The command line gives its resolved config. A run from Python is described from its objects (`describe_run`): runs that
+differ in anything that changes a number have different descriptions.
 """
 
 import hashlib
@@ -44,13 +44,13 @@ from fedlit.trainer.plain_values import Description, describe, describe_net, pat
 _WATCHING = (Checkpoint, DeviceStatsMonitor, EarlyStopping, LearningRateMonitor, ModelSummary, ProgressBar, Timer)
 """Lightning's callbacks that change no round. EarlyStopping and Timer end a run, as `rounds` and `max_time` do."""
 _NOT_DESCRIBED = frozenset({"callbacks", "logger", "profiler", "run", "resume", "overwrite"})
-"""Objects that only watch, and what says where to write; callbacks are described apart."""
+"""Arguments that change no number; callbacks are described apart."""
 
 
 def describe_run(
     trainer: Trainer, client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]
 ) -> dict[str, Any]:
-    """What a run from Python is, in the form of a config: trainer, algorithm with its net, and data (set up)."""
+    """A run from Python in the form of a config: trainer, algorithm with its net, and data (set up)."""
     assert isinstance(trainer, Recorded)
     described = {"trainer": describe_trainer(trainer, callbacks)}
     described["model"] = describe_client(client, data, doubles=trainer.precision == "64-true")
@@ -64,13 +64,13 @@ def describe_run(
 def describe_run_as_in_0_1(
     trainer: Trainer, client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]
 ) -> dict[str, Any]:
-    """The same in the words of fedlit 0.1, whose runs are resumed, too."""
+    """The description that fedlit 0.1 would give, so that its runs can be resumed too."""
     with as_in_0_1():
         return describe_run(trainer, client, data, callbacks)
 
 
 def describe_trainer(trainer: Recorded, callbacks: Sequence[Callback]) -> Description:
-    """The trainer's arguments; of its callbacks those that numbers may depend on, and nothing of its loggers."""
+    """The trainer's arguments, with those callbacks that may change a number, and without loggers."""
     arguments = {name: value for name, value in arguments_of(trainer).items() if name not in _NOT_DESCRIBED}
     described = {name: plain(value, f"trainer.{name}") for name, value in arguments.items()}
     deciding_ones = [callback for callback in callbacks if decides(callback)]
@@ -80,12 +80,12 @@ def describe_trainer(trainer: Recorded, callbacks: Sequence[Callback]) -> Descri
 
 
 def decides(callback: Callback) -> bool:
-    """Whether a callback may move a number. A user's own counts, unless it says that it only watches."""
+    """Whether a callback may change a number; a user's own may, unless its `decides` is False."""
     return callback.decides if isinstance(callback, ServerCallback) else not isinstance(callback, _WATCHING)
 
 
 def describe_callbacks(callbacks: Sequence[Callback]) -> dict[str, Any]:
-    """Each under the name of its class, with a number where there are several; their order counts too."""
+    """Callbacks by the name of their class, numbered if there are several of one class; their order counts too."""
     described: dict[str, Any] = {}
     for callback in callbacks:
         name = type(callback).__name__
@@ -96,7 +96,7 @@ def describe_callbacks(callbacks: Sequence[Callback]) -> dict[str, Any]:
 
 
 def describe_client(client: Client, data: FederatedDataModule, *, doubles: bool) -> Description:
-    """The algorithm and its arguments; the net by what it is made of and what it computes."""
+    """The algorithm and its arguments; the net by its layers and by what it computes."""
     described = describe(client, "model")
     if client.init_from is not None:
         described["init_args"]["init_from"] = client.init_from.known_by()
@@ -111,7 +111,7 @@ def describe_client(client: Client, data: FederatedDataModule, *, doubles: bool)
 
 
 def weights_of(net: nn.Module) -> str:
-    """Eight hex digits of all tensors."""
+    """A hash of all tensors of a net: eight hex digits."""
     content = hashlib.sha256()
     for name, value in net.state_dict().items():
         content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
@@ -119,7 +119,7 @@ def weights_of(net: nn.Module) -> str:
 
 
 def moved_attributes(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Class attributes that differ between two configs, in a sentence; nothing where none does."""
+    """A sentence about class attributes that differ between two configs; empty if none does."""
     old, new = flatten(then), flatten(now)
     names = [name for name in old if f".{ATTRIBUTES}." in name and name in new and old[name] != new[name]]
     moved = dict.fromkeys(f"{name.partition(f'.{ATTRIBUTES}.')[2]} was {old[name]}, is {new[name]}" for name in names)
@@ -139,7 +139,7 @@ def check_same_settings(
     Args:
         folder: of the run.
         config: its settings now.
-        as_once: describes it as an earlier fedlit did, which may have begun it.
+        as_once: describes the run as fedlit 0.1 did, which may have begun it.
     """
     recorded = read_config(folder.config)
     changed = differing(recorded, config)
@@ -159,21 +159,21 @@ def check_same_settings(
 
 
 def differing(recorded: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """Dotted names of the settings that decide results and are not the same."""
+    """Dotted names of the settings that decide results and differ."""
     then, now = (flatten(result_settings(c)) for c in (recorded, config))
     names = [name for name in sorted(then | now) if not name.endswith(f".net.{BROUGHT}")]
     return [name for name in names if canonical(then.get(name)) != canonical(now.get(name))]
 
 
 def check_ranks_agree(ranks: Sequence[tuple[Mapping[str, Any], Mapping[str, str], str]]) -> None:
-    """Every process of a run has the same settings, versions and data, or none begins.
+    """ConfigError unless all processes of a run have the same settings, versions and data.
 
     Args:
-        ranks: of each, its config, the versions of its packages, and the hash of its partition.
+        ranks: for each rank its config, the versions of its packages, and the hash of its partition.
     """
     first = _comparable(*ranks[0])
-    for rank, own in enumerate(ranks[1:], start=1):
-        other = _comparable(*own)
+    for rank, settings in enumerate(ranks[1:], start=1):
+        other = _comparable(*settings)
         names = [name for name in sorted(first | other) if canonical(first.get(name)) != canonical(other.get(name))]
         if names:
             shown = "; ".join(f"{name} is {first.get(name)} and {other.get(name)}{meaning(name)}" for name in names[:3])
@@ -184,7 +184,7 @@ def check_ranks_agree(ranks: Sequence[tuple[Mapping[str, Any], Mapping[str, str]
 
 
 def _comparable(config: Mapping[str, Any], versions: Mapping[str, str], partition: str) -> dict[str, Any]:
-    """What must be equal on all ranks: but for where each writes, and weights, which all get from the first."""
+    """Settings that must be equal on all ranks: not folders, and not weights, which all get from the first rank."""
     flat = {name: value for name, value in flatten(config).items() if not name.endswith(f".net.{BROUGHT}")}
-    own = {name: value for name, value in flat.items() if name.rpartition(".")[2] not in ("run", "default_root_dir")}
-    return own | {f"the version of {name}": value for name, value in versions.items()} | {"the data": partition}
+    same = {name: value for name, value in flat.items() if name.rpartition(".")[2] not in ("run", "default_root_dir")}
+    return same | {f"the version of {name}": value for name, value in versions.items()} | {"the data": partition}

@@ -1,4 +1,4 @@
-"""What a trainer has after a run: a summary that prints, its rounds and its users as arrays, its users' models."""
+"""The results of a trainer after a run: a summary that prints, rounds and users as arrays, users' models."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ EMPTY = "trainer.{} is empty before fit. Call trainer.fit(client, datamodule=…
 
 
 class Summary(dict[str, Any]):
-    """What summary.json holds; printed, it is the table at the end of a run."""
+    """The content of summary.json; printed, it is the table at the end of a run."""
 
     def __str__(self) -> str:
         console = Console(file=io.StringIO(), width=100)
@@ -83,7 +83,7 @@ class FitResults:
 
     @property
     def summary(self) -> Summary:
-        """Final and best values, the engine, versions: what summary.json holds."""
+        """Final and best values, the engine, versions: the content of summary.json."""
         if self._adopted is not None:
             return Summary(self._adopted)
         loop = self._fitted("summary")
@@ -108,7 +108,7 @@ class FitResults:
 
     @property
     def history(self) -> Columns:
-        """Every metric by round, and `round` itself: what metrics.csv holds."""
+        """Every metric by round, and `round` itself: the content of metrics.csv."""
         history = self.loop.history
         if not history.rows:
             raise ConfigError(EMPTY.format("history"))
@@ -117,7 +117,7 @@ class FitResults:
 
     @property
     def users(self) -> Columns:
-        """Every client as it was measured last, one row each: what clients.parquet holds of that round."""
+        """One row for each client, from the last evaluated round: the rows of clients.parquet."""
         records = self._fitted("users").state.last_records
         if records is None:
             raise ConfigError(
@@ -142,7 +142,7 @@ class FitResults:
         return net.eval()
 
     def results(self) -> dict[str, Any]:
-        """What a process that only waited for the ranks is to know of the run, as plain data."""
+        """The run's results for a process that only waited for the ranks, as plain data."""
         return {
             "summary": dict(self.summary),
             "history": self.loop.history.state_dict(),
@@ -150,7 +150,7 @@ class FitResults:
         }
 
     def adopt(self, results: dict[str, Any]) -> None:
-        """The inverse."""
+        """Take over the results of another process."""
         self._adopted = results["summary"]
         self.loop.history.load_state_dict(results["history"])
         self.loop.state.rounds_done = results["summary"]["rounds"]
@@ -161,22 +161,25 @@ class FitResults:
     def test(
         self, model: LightningModule | None = None, datamodule: LightningDataModule | None = None, **others: Any
     ) -> list[Mapping[str, float]]:
-        """The client's net, as it is, on the data's test parts: global/* and users/*; those of `fit` unless given."""
+        """Evaluate the client's present net on the data's test parts: global/* and users/*.
+
+        Client and data are those of `fit` unless given.
+        """
         return [self._measured("test", model, datamodule, others)]
 
     def validate(
         self, model: LightningModule | None = None, datamodule: LightningDataModule | None = None, **others: Any
     ) -> list[Mapping[str, float]]:
-        """The client's net, as it is, on the data's validation part: val/*."""
+        """Evaluate the client's present net on the data's validation part: val/*."""
         measured = self._measured("validate", model, datamodule, others)
-        found = {name: value for name, value in measured.items() if name.startswith("val/")}
+        metrics = {name: value for name, value in measured.items() if name.startswith("val/")}
         require(
-            bool(found), "trainer.validate: the data have no validation part. Give the data a val_fraction above 0."
+            bool(metrics), "trainer.validate: the data have no validation part. Give the data a val_fraction above 0."
         )
-        return [found]
+        return [metrics]
 
     def predict(self, *args: Any, **others: Any) -> NoReturn:
-        """Refused: a net is called."""
+        """Refused: call a net instead."""
         raise ConfigError(
             "FederatedTrainer does not predict: call a net. client.net(x) is the global model, and "
             "trainer.personal_model(3)(x) is that of client 3."

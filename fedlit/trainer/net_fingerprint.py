@@ -1,12 +1,12 @@
-"""What a net computes, as a fingerprint: another activation is another net, wherever its code hides it.
+"""A fingerprint of what a net computes: a net with another activation is another net, even if its code hides it.
 
-Neither the class nor the layers tell which function a `forward` calls, and source code does not tell what a function
-of another file does. So the net is asked: one pass in evaluation mode over a fixed probe with fixed weights. That finds
-what reading cannot, for any nn.Module, and costs one forward pass over two rows. The net itself stays as it is.
+Class and layers do not show which functions a `forward` calls, and its source does not show what a function of another
+file does. So the net is run: one pass in evaluation mode over a fixed input with fixed weights. This works for any
+nn.Module and costs one forward pass over two rows. The net itself is not changed.
 
-The probe has the shape of the data's samples. Both probe and weights are the same in every process; the pass is in
-float64 where the net allows it, and its output is rounded to six digits of the largest, so that threads and processors
-that add in another order do not matter. Dropout is not seen here: layers and code are (`describing`).
+The input has the shape of the data's samples. Input and weights are the same in every process. The pass is in float64
+if the net allows it, and its output is rounded to six digits of the largest number, so that threads and processors that
+add in another order do not matter. Dropout does not show here, but in the description of layers and code.
 """
 
 import hashlib
@@ -19,12 +19,12 @@ from torch.func import functional_call
 
 _ROWS = 2
 _CYCLE = 4099
-"""Fixed numbers that tensors are filled with, over and over: prime, so that no two rows of a layer are alike."""
+"""Count of the fixed numbers that fill all tensors, repeated: prime, so that no two rows of a layer are alike."""
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0}
 
 
 def behaviour_of(net: nn.Module, sample: Tensor) -> str:
-    """Eight hex digits; `sample` is one x of the data, of which shape and type count."""
+    """The fingerprint: eight hex digits; `sample` is one x of the data, of which only shape and type count."""
     was_training = {module: module.training for module in net.modules()}
     net.eval()
     try:
@@ -36,16 +36,16 @@ def behaviour_of(net: nn.Module, sample: Tensor) -> str:
 
 
 def answer(net: nn.Module, sample: Tensor) -> Tensor:
-    """The output for the probe, in float64; in the net's own type if its forward insists on that."""
-    own = next((value.dtype for value in net.parameters()), torch.float32)
+    """The output for the fixed input, in float64; in the net's own dtype if its forward requires that."""
+    dtype = next((value.dtype for value in net.parameters()), torch.float32)
     whole = not sample.is_floating_point()
     try:
         return probed(net, sample, torch.float64, whole)
-    except IndexError:  # it looks its floating-point numbers up in a table
+    except IndexError:  # the net uses its floating-point input as indices of a table
         whole = True
-    except RuntimeError:  # torch's word for operands of two types
+    except RuntimeError:  # torch's error for operands of different dtypes
         pass
-    return probed(net, sample, own, whole)
+    return probed(net, sample, dtype, whole)
 
 
 def probed(net: nn.Module, sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
@@ -57,13 +57,13 @@ def probed(net: nn.Module, sample: Tensor, dtype: torch.dtype, whole: bool) -> T
 
 
 def probe(sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
-    """Rows of this sample's shape: normal numbers, or the whole numbers 0 and 1, which every vocabulary has."""
+    """Input rows of the sample's shape: normal numbers, or the whole numbers 0 and 1, which every vocabulary has."""
     values = fixed_numbers((_ROWS, *sample.shape), offset=0)
     return (values > 0 if whole else values).to(dtype if sample.is_floating_point() else sample.dtype)
 
 
 def fixed_tensors(net: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Parameters of about the size that training has, running statistics as they begin, other buffers as they are."""
+    """Parameters of a realistic size, running statistics at their initial values, other buffers as they are."""
     tensors: dict[str, Tensor] = {}
     for position, (name, parameter) in enumerate(net.named_parameters(), start=1):
         inputs = max(1, parameter[0].numel()) if parameter.dim() > 1 else 1
@@ -77,7 +77,7 @@ def fixed_tensors(net: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def fixed_numbers(shape: tuple[int, ...], offset: int) -> Tensor:
-    """Normal numbers in float64 that depend on shape and offset alone."""
+    """Normal numbers in float64 that depend only on shape and offset."""
     count = int(np.prod(shape, dtype=np.int64))
     return cycle().roll(-offset).repeat(count // _CYCLE + 1)[:count].reshape(shape)
 
@@ -89,7 +89,7 @@ def cycle() -> Tensor:
 
 
 def rounded_hash(output: Tensor) -> str:
-    """Of the largest number and of all others as shares of it."""
+    """A hash of the largest number, and of all others divided by it and rounded."""
     values = output.double().cpu().numpy()
     finite = np.abs(values[np.isfinite(values)])
     largest = float(finite.max()) if finite.size else 0.0

@@ -1,8 +1,8 @@
-"""Anything that a run is built from as plain data: what config.yaml of a run that Python started holds.
+"""Any part of a run as plain data, for config.yaml of a run that Python started.
 
-Two runs with different numbers behind them must not have the same description, and a reader must understand it:
-numbers, texts and lists stand as they are, a part as its class and arguments, large data as a short hash with its
-shape. What cannot be described is refused, because two of it could not be told apart.
+Runs that give different numbers must have different descriptions, and a reader must understand them: numbers, texts and
+lists are written as they are, a part as its class and arguments, large data as a short hash with its shape. Objects
+that cannot be described are refused, because two runs with different ones could not be told apart.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ from fedlit.results.config_file import ATTRIBUTES
 from fedlit.trainer.code_fingerprint import code_of, is_user_code, plain_attributes
 
 LONGEST = 32
-"""A longer list is shown by its hash."""
+"""Longest list that is written out; a longer one becomes a hash."""
 DEEPEST = 8
-"""Objects within objects; those of a logger or a trainer would go on for ever."""
+"""Most levels of objects within objects; a logger or a trainer would have no end."""
 _AS_TEXT = (PurePath, timedelta, torch.dtype, torch.device)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_built_with", TRAINED_AS}
@@ -40,7 +40,7 @@ Description = dict[str, Any]
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:
-    """A value as data that YAML can hold; `where` names it in a refusal."""
+    """A value as data that YAML can hold; `where` names it in errors."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Enum):
@@ -64,15 +64,15 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def describe(part: object, where: str, depth: int = 0) -> Description:
-    """An object's class and what it was built with."""
+    """An object's class and arguments."""
     if depth > DEEPEST:
         raise ConfigError(refusal(where, f"holds objects within objects, more than {DEEPEST} deep"))
-    held = {name: plain(value, f"{where}.{name}", depth + 1) for name, value in held_by(part, where).items()}
-    return {**class_of(part), **attributes_of([part]), "init_args": held}
+    content = {name: plain(value, f"{where}.{name}", depth + 1) for name, value in content_of(part, where).items()}
+    return {**class_of(part), **attributes_of([part]), "init_args": content}
 
 
-def held_by(part: object, where: str) -> dict[str, Any]:
-    """The arguments of a recorded part or of one from a file, the fields of a dataclass, else all attributes."""
+def content_of(part: object, where: str) -> dict[str, Any]:
+    """The arguments of a recorded part or of one from a file, the fields of a dataclass, otherwise all attributes."""
     if isinstance(part, ReadFromFile):
         return part.known_by()
     if isinstance(part, Recorded):
@@ -87,7 +87,7 @@ def held_by(part: object, where: str) -> dict[str, Any]:
 
 
 def describe_net(net: nn.Module, where: str) -> Description:
-    """A module's class, the arguments of one of fedlit's, its size, and a fingerprint of how it is put together."""
+    """A module's class, its arguments if it is fedlit's, its size, and a fingerprint of its layers."""
     built_with = describe(net, where)["init_args"] if isinstance(net, Recorded) else {}
     count = sum(value.numel() for value in net.parameters())
     structure = digest("\n".join(structure_lines(net, where)).encode(), 8)
@@ -96,10 +96,10 @@ def describe_net(net: nn.Module, where: str) -> Description:
 
 
 def structure_lines(net: nn.Module, where: str) -> list[str]:
-    """Every module with its options, every tensor with its shape.
+    """Every module with its options, and every tensor with its shape.
 
-    Values count where training leaves them alone: of frozen parameters and of buffers, but for running statistics. The
-    initial values of the others follow from the seed. Floating-point types are the trainer's `precision`.
+    Values are included where training does not change them: frozen parameters, and buffers except running statistics.
+    The initial values of the others follow from the seed. Floating-point dtypes follow from `trainer.precision`.
     """
     modules = [
         f"{name} {class_of(module)} {module.extra_repr()} {own_options(module, where)}"
@@ -112,35 +112,35 @@ def structure_lines(net: nn.Module, where: str) -> list[str]:
         for name, value in net.state_dict().items()
         if name not in fixed
     ]
-    return modules + trained + [f"{name} {array_text(as_kept(value), where)}" for name, value in fixed.items()]
+    return modules + trained + [f"{name} {array_text(in_float32(value), where)}" for name, value in fixed.items()]
 
 
-def as_kept(value: Tensor) -> Tensor:
-    """In one floating-point type, whichever precision a run before has left it in."""
+def in_float32(value: Tensor) -> Tensor:
+    """A floating-point tensor in float32, because an earlier run may have left it in another precision."""
     return value.float() if value.is_floating_point() else value
 
 
 def own_options(module: nn.Module, where: str) -> str:
-    """What a module keeps as attributes of its own: a rate, the name of an activation, the activation itself."""
+    """A module's own attributes: a rate, the name of an activation, the activation itself."""
     kept = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
     return json.dumps({name: plain(value, where) for name, value in kept.items() if isinstance(value, _OPTIONS)})
 
 
 def class_of(part: object) -> dict[str, str]:
-    """The class, and a fingerprint of its code where the user wrote it."""
+    """The class, and a fingerprint of its code if the user wrote it."""
     kind = type(part)
     return {"class_path": path_of(kind), **({"code": code_of(kind)} if is_user_code(kind) else {})}
 
 
 def attributes_of(parts: Iterable[object]) -> dict[str, dict[str, Any]]:
-    """What the user's classes among these hold: part of `code` and `structure`, and here by name, for an error."""
+    """The numbers and texts on the user's classes among these parts, by name, for error messages."""
     kinds = dict.fromkeys(type(part) for part in parts)
-    held = {name: value for kind in kinds for name, value in plain_attributes(kind).items()}
-    return {ATTRIBUTES: held} if held else {}
+    attributes = {name: value for kind in kinds for name, value in plain_attributes(kind).items()}
+    return {ATTRIBUTES: attributes} if attributes else {}
 
 
 def path_of(thing: type | FunctionType | BuiltinFunctionType) -> str:
-    """module.name; fedlit's own as in configs: `fedlit.FedBC`."""
+    """The import path; fedlit's own as in configs: `fedlit.FedBC`."""
     module = str(thing.__module__ or "builtins")
     return f"{'fedlit' if module.startswith('fedlit.') else module}.{thing.__qualname__}"
 
@@ -159,14 +159,14 @@ def array_text(values: Tensor | NDArray[Any], where: str) -> str:
 
 
 def shortened(values: list[Any]) -> list[Any] | str:
-    """A list as it is, a long one as its length and hash."""
+    """A short list as it is, a long one as its length and hash."""
     if len(values) <= LONGEST:
         return values
     return f"list ({len(values)},) {digest(json.dumps(values).encode(), 12)}"
 
 
 def pickled(part: object, where: str) -> str:
-    """A hash of an object that shows nothing of itself, such as NumPy's generators."""
+    """A hash of an object without readable attributes, such as NumPy's generators."""
     try:
         return digest(pickle.dumps(part, protocol=4), 12)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -174,7 +174,7 @@ def pickled(part: object, where: str) -> str:
 
 
 def refusal(where: str, why: str) -> str:
-    """Why a run cannot be told from others."""
+    """The error for a part that cannot be described."""
     return (
         f"{where} {why}, so config.yaml cannot say what it is, and runs with different ones would be taken for one. "
         "Give numbers, texts, arrays, functions or objects made of them, or train without a run folder."
@@ -182,5 +182,5 @@ def refusal(where: str, why: str) -> str:
 
 
 def digest(content: bytes, digits: int) -> str:
-    """So many hex digits of a SHA-256."""
+    """The first hex digits of a SHA-256."""
     return hashlib.sha256(content).hexdigest()[:digits]

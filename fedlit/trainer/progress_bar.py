@@ -1,6 +1,6 @@
-"""What the terminal shows while a run goes: rounds, time left, clients of this round, key metrics.
+"""The terminal during a run: rounds, time left, clients of this round, key metrics.
 
-Without a terminal some lines are printed instead.
+Without a terminal, a line is printed now and then.
 """
 
 import logging
@@ -24,19 +24,20 @@ from fedlit.metrics.catalogue import first_measure
 from fedlit.metrics.formatting import counted, duration
 
 _SHOWN = {"global": "global", "local": "local", "min_user": "min user", "max_user": "max user"}
-"""Groups of metrics -> their words; the first measure of each is shown."""
+"""Groups of metrics -> their labels; the first measure of each is shown."""
 _SECONDS_BETWEEN_LINES = 20.0
 _REMEMBERED = 50
-"""Rounds from whose time the time left is estimated."""
+"""The time left is estimated from at most this many rounds."""
 _ENOUGH = 0.05
-"""Share of the first round's steps from which its own length is estimated."""
+"""Share of the first round's steps after which the round's length is estimated."""
 _NARROWEST_BAR, _WIDEST_BAR = 8, 24
 
 
 class Pace:
-    """How long rounds take, and so how long the rest will.
+    """Estimates the time left from the time of rounds.
 
-    Compiling is not part of a round's time. The first round, which is slower in other ways too, counts until the next.
+    Compiling is not part of a round's time. The first round is slower in other ways too, and counts only until the
+    second is over.
     """
 
     def __init__(self, rounds: int, done: int, progress: TrainingProgress | None = None) -> None:
@@ -57,7 +58,7 @@ class Pace:
         self.done = done
 
     def seconds_left(self, share: float) -> float | None:
-        """Until the last round is over, where so much of the present one is done; None while nothing is known."""
+        """Seconds until the last round is over; `share` of the present round is done. None while nothing is known."""
         spent = time.monotonic() - self._ends[-1]
         if len(self._ends) > 1:
             each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
@@ -71,7 +72,7 @@ class Pace:
 
 
 class RoundView:
-    """The lines at the bottom of a terminal, as wide as it is: nothing is cut, what does not fit stands below."""
+    """The lines at the bottom of a terminal, as wide as it is: notes that do not fit go to the next line."""
 
     def __init__(self, pace: Pace, progress: TrainingProgress) -> None:
         self.pace, self.progress = pace, progress
@@ -79,7 +80,7 @@ class RoundView:
         self.is_over = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Rounds, bar and what fits behind it; the rest and the metrics below."""
+        """Rounds, the bar, and the notes that fit after it; other notes and the metrics below."""
         pace, width = self.pace, options.max_width
         rounds = f"round {pace.done}/{pace.rounds}"
         notes = [clock(time.monotonic() - pace.began), *([] if self.is_over else self._notes())]
@@ -95,7 +96,7 @@ class RoundView:
             yield Text(words, no_wrap=True)
 
     def _notes(self) -> list[str]:
-        """Time left, clients of this round, steps per second: what is known of them."""
+        """Time left, clients of this round, steps per second, as far as they are known."""
         left, progress = self.pace.seconds_left(self.progress.share), self.progress
         rate = progress.steps_per_second
         return [
@@ -136,7 +137,7 @@ class RoundProgressBar(ProgressBar):
             self._view,
             console=self._console,
             refresh_per_second=4,
-            redirect_stderr=sys.stderr.isatty(),  # what is sent elsewhere stays there
+            redirect_stderr=sys.stderr.isatty(),  # a redirected stderr stays as it is
         )
         self._live.start()
 
@@ -186,7 +187,7 @@ def clock(seconds: float) -> str:
 
 
 def packed(items: Sequence[str], width: int) -> list[str]:
-    """The items in lines of at most this width, two spaces between them; none is divided."""
+    """The items in lines of at most this width, with two spaces between them; an item is never divided."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + 2 + len(item) <= width:
@@ -197,30 +198,30 @@ def packed(items: Sequence[str], width: int) -> list[str]:
 
 
 class CurrentStderr(logging.StreamHandler[TextIO]):
-    """Writes to what is standard error now: while the bar lives, that is a proxy which moves the bar out of the way."""
+    """Writes to the present sys.stderr: while the bar is shown, that is a proxy which prints above the bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Lightning and rich exchange sys.stderr after this handler was made."""
+        """Look sys.stderr up at every line: Lightning and rich replace it."""
         self.setStream(sys.stderr)
         super().emit(record)
 
 
 def is_first_rank() -> bool:
-    """Whether this process speaks for its run, as far as the environment tells before the run begins."""
+    """Whether this process prints for its run, as far as the environment tells before the run begins."""
     return int(getattr(rank_zero_only, "rank", 0) or 0) == 0
 
 
 def show_lines() -> None:
-    """Let fedlit's lines (which engine and why, fallbacks …) be seen, unless the user set logging up otherwise."""
+    """Show fedlit's log lines (which engine and why, fallbacks …), unless the user has set up logging."""
     logger = logging.getLogger("fedlit")
     if logger.level == logging.NOTSET:
-        logger.setLevel(logging.INFO if is_first_rank() else logging.WARNING)  # one rank speaks for all
+        logger.setLevel(logging.INFO if is_first_rank() else logging.WARNING)  # only one rank prints
     if not logger.hasHandlers():
         logger.addHandler(CurrentStderr())
 
 
 def format_metrics(metrics: dict[str, Any], age: int = 0) -> str:
-    """The key metrics in a line; accuracies say how many rounds ago they were measured, unless it was in this one."""
+    """The key metrics in a line, and how many rounds ago they were measured."""
     first = first_measure(metrics)
     form = "{:.1%}" if first.unit == "share" else "{:.4g}"
     trained = [f"loss {float(metrics['train/loss']):.3f}"] if "train/loss" in metrics else []

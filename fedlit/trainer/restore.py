@@ -1,7 +1,7 @@
-"""Restored: a run as its folder holds it, for whoever reads its models again. Nothing is trained here.
+"""Restored: a run from its folder, to use its models again. Nothing is trained here.
 
-The global model is the one that was measured as such, each user's z is that of the user's own server, and the users'
-models are put together by `UserModels`, as in the run itself.
+The global model is the one that the run evaluated as global, each user's z is that of the user's server, and
+`UserModels` makes the users' models, as in the run itself.
 """
 
 from functools import cached_property
@@ -25,41 +25,41 @@ from fedlit.trainer.configuration_checks import check_net
 
 
 class Restored:
-    """A run after the last round that its folder holds.
+    """A run after the last round in its folder.
 
     Args:
         folder: the run's folder.
-        found: its newest checkpoint.
+        checkpoint: its newest checkpoint.
     """
 
-    def __init__(self, folder: RunFolder, found: LoadedCheckpoint) -> None:
+    def __init__(self, folder: RunFolder, checkpoint: LoadedCheckpoint) -> None:
         self.folder = folder
-        self.found = found
-        self.rounds = found.rounds
-        self._loop: dict[str, Any] = found.content["loops"]["fit_loop"]
+        self.checkpoint = checkpoint
+        self.rounds = checkpoint.rounds
+        self._loop: dict[str, Any] = checkpoint.content["loops"]["fit_loop"]
         self.model: Params = {
             name.removeprefix("net."): value
-            for name, value in found.content["state_dict"].items()
+            for name, value in checkpoint.content["state_dict"].items()
             if name.startswith("net.")
         }
-        """What is measured as global, under the net's own names."""
+        """The global model, under the net's own names."""
         self.personal = Personal(**self._loop.get("personal", {}))
         self.states = ClientStates()
-        with understood(found.path):
-            self.states.load_state_dict(self._loop["clients"], found.path.parent)
+        with understood(checkpoint.path):
+            self.states.load_state_dict(self._loop["clients"], checkpoint.path.parent)
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """From its folder; RunError where there is nothing to restore."""
+        """Restore the run in a folder; RunError if there is nothing to restore."""
         folder = RunFolder(path)
-        found = find_checkpoint(folder) if folder.checkpoints.is_dir() else None
-        if found is None:
+        checkpoint = find_checkpoint(folder) if folder.checkpoints.is_dir() else None
+        if checkpoint is None:
             raise RunError(f"{path} holds no checkpoint. Give the folder of a run with a finished round.")
-        return cls(folder, found)
+        return cls(folder, checkpoint)
 
     @property
     def keeps_local(self) -> bool:
-        """Whether every client's last model is there."""
+        """Whether the run kept every client's last model."""
         return all(self.states.keeps(f"local.{name}") for name in self.model)
 
     def server_model(self, user: int) -> Params:
@@ -70,7 +70,7 @@ class Restored:
 
     @cached_property
     def _owners(self) -> dict[int, int]:
-        """Client -> its server's place."""
+        """Client -> the index of its server."""
         if "clients" not in self._loop["federation"]:
             raise RunError(
                 f"{self.folder.path} was written by an earlier fedlit, whose checkpoints do not say which clients "
@@ -78,25 +78,25 @@ class Restored:
                 f"(--trainer.rounds {self.rounds + 1} --resume): the checkpoint that it then writes does."
             )
         clients = self._loop["federation"]["clients"]
-        return {client: place for place, own in enumerate(clients) for client in own.tolist()}
+        return {client: server for server, members in enumerate(clients) for client in members.tolist()}
 
     def personal_models(self) -> dict[int, Params]:
-        """Client -> its personal model before any adaptation, for every client that has trained; none where not kept.
+        """Client -> its personal model before any adaptation, for every client that has trained.
 
-        It needs neither the client nor the data.
+        Empty if local models were not kept. It needs neither the algorithm's class nor the data.
         """
         if self.personal.model == "local" and not self.keeps_local:
             return {}
-        own = frozenset(name for name in self.model if self.states.keeps(f"own.{name}"))
+        kept = frozenset(name for name in self.model if self.states.keeps(f"own.{name}"))
         models = UserModels(
-            self.server_model, self.states, personal=self.personal.model, own=own, keeps_local=self.keeps_local
+            self.server_model, self.states, personal=self.personal.model, own=kept, keeps_local=self.keeps_local
         )
         return {
             user: {name: value.clone() for name, value in models.personal(user).items()} for user in self.states.touched
         }
 
     def load_into(self, client: Client, data: FederatedDataModule) -> None:
-        """Set up the data, and give the client's net the global model, in the numbers of the run."""
+        """Set up the data, and load the global model into the client's net, in the run's precision."""
         data.prepare_data()
         data.setup("test")
         dtype = next(value.dtype for value in self.model.values() if value.is_floating_point())
@@ -104,15 +104,15 @@ class Restored:
         data.cast(at_least_float32(dtype))
         check_net(client, data)
         client.prepare()
-        check_fits(self.found, client, data)
+        check_fits(self.checkpoint, client, data)
         copy_into(client.net, self.model)
 
     def evaluator(self, client: Client, data: FederatedDataModule) -> Evaluator:
-        """Measures the global model, on any data that were given to `load_into`."""
+        """Evaluates the global model, on any data that were passed to `load_into`."""
         return Evaluator(client, data, device=self._device)
 
     def round_evaluator(self, client: Client, data: FederatedDataModule) -> RoundEvaluator:
-        """Measures the users' models too, where the data's users are those of the run."""
+        """Evaluates the users' models too, if the data's users are those of the run."""
         models = UserModels.of(
             client, self.server_model, self.states, self._loop["initial"], keeps_local=self.keeps_local
         )

@@ -1,4 +1,4 @@
-"""summary.json: what a run came to, and what it ran on."""
+"""summary.json: the results of a run, and the versions it ran with."""
 
 import platform
 import subprocess
@@ -20,9 +20,9 @@ _PACKAGES = ("fedlit", "torch", "pytorch-lightning", "numpy")
 
 
 def summarise(history: History, best: Best, rounds: int, thresholds: Sequence[float]) -> dict[str, Any]:
-    """Final and best values; selection is by the first measure on validation data where there are some, never by test.
+    """Final and best values; the best round is that of the first measure on validation data, never on test data.
 
-    Thresholds are shares: a task whose first measure is not one has none.
+    Thresholds are shares, and are used only if the first measure is a share.
     """
     first = best.measure
     metric = f"val/{first.name}" if f"val/{first.name}" in history.columns else f"global/{first.name}"
@@ -39,20 +39,20 @@ def summarise(history: History, best: Best, rounds: int, thresholds: Sequence[fl
 
 
 def shown_states(columns: Sequence[str]) -> dict[str, Any]:
-    """The words for the states whose curves these columns are, for readers that do not have the algorithm's class."""
-    own = {name: shown for name, shown in STATES.items() if shown.curves and set(shown.curves) <= set(columns)}
-    return {name: asdict(shown) for name, shown in own.items()}
+    """Labels and curves of the states in these columns, for readers without the algorithm's class."""
+    states = {name: shown for name, shown in STATES.items() if shown.curves and set(shown.curves) <= set(columns)}
+    return {name: asdict(shown) for name, shown in states.items()}
 
 
 def own_measures(columns: Sequence[str]) -> dict[str, Any]:
-    """The words for measures of a user's task among these columns, for readers that do not have its class."""
-    own = [measure for measure in measures_in(columns) if measure not in SHIPPED_MEASURES]
-    words = {one.name: {"label": one.label, "unit": one.unit, "best": one.best} for one in own}
-    return {"measures": words} if words else {}
+    """Labels and units of a user's own measures among these columns, for readers without the task's class."""
+    measures = [measure for measure in measures_in(columns) if measure not in SHIPPED_MEASURES]
+    entries = {one.name: {"label": one.label, "unit": one.unit, "best": one.best} for one in measures}
+    return {"measures": entries} if entries else {}
 
 
 def versions() -> dict[str, str]:
-    """What the run ran on."""
+    """Versions of Python and of the main packages."""
     return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
@@ -71,14 +71,14 @@ def result_table(summary: dict[str, Any]) -> Table:
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("name", style="dim")
-    for name in told(summary["final"]):
+    for name in table_metrics(summary["final"]):
         if name in summary["final"]:
             table.add_row(metric(name).label, format_value(name, summary["final"][name]), name)
     return table
 
 
-def told(final: Mapping[str, float]) -> list[str]:
-    """What the table has, as far as it was measured: of the first measure the users too."""
+def table_metrics(final: Mapping[str, float]) -> list[str]:
+    """The metrics of the table, if they were measured; those of users only for the first measure."""
     first, *others = [measure.name for measure in measures_in(final)] or [ACCURACY.name]
     return [
         *(f"{group}/{first}" for group in ("global", "local", "min_user", "max_user")),

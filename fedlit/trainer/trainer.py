@@ -1,4 +1,4 @@
-"""FederatedTrainer: arguments to objects. What happens in a round is in `rounds/loop.py`."""
+"""FederatedTrainer: makes objects of arguments, and starts a run. A round is in `rounds/round.py`."""
 
 import json
 import logging
@@ -251,15 +251,15 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         self.strategy.launcher.launch(self._fit_with_others, client, data, ckpt_path, trainer=self)
 
     def _fit_with_others(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
-        """One process of several: all of them train alike, and end together."""
+        """Train as one process of several, which end together."""
         assert isinstance(self.strategy, FederatedStrategy)
         ranks = self.loop.ranks = self.strategy.join()
         if not ranks.is_first:
-            logging.getLogger("fedlit").setLevel(logging.WARNING)  # one rank speaks for all
+            logging.getLogger("fedlit").setLevel(logging.WARNING)  # only one rank prints
         with ranks.taking_leave():
             if self.local_rank == 0:
                 data.prepare_data()
-            ranks.all_gather(None)  # one process of a machine downloads
+            ranks.all_gather(None)  # wait: only one process of a machine downloads
             self._fit(client, data, ckpt_path)
 
     def _fit(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
@@ -316,7 +316,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
 
     @property
     def _has_checkpoint(self) -> bool:
-        """Whether the run continues from its folder, whose checkpoint brings the weights."""
+        """Whether the run continues from its folder, with the weights of its checkpoint."""
         folder = self.folder
         if folder is None or not self.resume or self.overwrite or not folder.holds_run():
             return False
@@ -324,7 +324,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
 
     @contextmanager
     def _marking(self, net: nn.Module) -> Iterator[None]:
-        """A net that was trained is known as such, however the run ends."""
+        """Mark the net as trained at the end of the run, even if it fails."""
         try:
             yield
         finally:
@@ -332,21 +332,21 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
                 mark_trained(net)
 
     def _show_profile(self) -> None:
-        """What Lightning's profiler found, of every rank."""
+        """Log the summary of Lightning's profiler, for every rank."""
         profiler: Profiler = self.profiler  # type: ignore[attr-defined]  # set by Lightning's constructor
         for rank, summary in enumerate(self.loop.ranks.all_gather(profiler.summary())):
             if summary and self.loop.ranks.is_first:
                 log.info(f"rank {rank}: {summary.strip()}" if self.loop.ranks.size > 1 else summary.strip())
 
     def use_loop(self, make: Callable[..., FederatedLoop]) -> None:
-        """Let another loop play the rounds; `make` takes what FederatedLoop takes."""
+        """Replace the loop; `make` takes the arguments of FederatedLoop."""
         loop = self.loop
         self.loop = self.fit_loop = make(self, loop.max_epochs, loop.options, loop.measures)
 
     def save_checkpoint(
         self, filepath: str | Path, weights_only: bool | None = None, storage_options: Any | None = None
     ) -> None:
-        """Lightning's, but never of a half-done round: inside a round it is written at the round's end."""
+        """Save a checkpoint, but never of an unfinished round: inside a round it is written at the round's end."""
         save = super().save_checkpoint
         self.loop.state.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
 
@@ -416,7 +416,7 @@ def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedD
 
 
 def check_rounds(folder: RunFolder, done: int, rounds: int | None) -> None:
-    """A resumed run cannot have fewer rounds than are done."""
+    """ResumeError if a resumed run has more finished rounds than it may have."""
     if rounds is not None and rounds < done:
         raise ResumeError(
             f"{folder.path} holds a run with {done} finished rounds, but trainer.rounds is {rounds}. Give {done} or "
@@ -424,9 +424,9 @@ def check_rounds(folder: RunFolder, done: int, rounds: int | None) -> None:
         )
 
 
-def refuse_lightning_arguments(given: dict[str, Any]) -> None:
-    """Arguments of Lightning's trainer that make no sense here, each with its reason; others are unknown."""
-    for name in given:
+def refuse_lightning_arguments(arguments: dict[str, Any]) -> None:
+    """Refuse arguments of Lightning's trainer that make no sense here, each with its reason, and unknown ones."""
+    for name in arguments:
         reason = REFUSED_TRAINER_ARGUMENTS.get(name)
         if reason is not None:
             raise ConfigError(f"trainer.{name} makes no sense in a federated run: {reason}")
@@ -437,14 +437,14 @@ def refuse_lightning_arguments(given: dict[str, Any]) -> None:
 
 
 def quiet_lightning() -> None:
-    """Devices, tips and the like are not worth a user's lines; warnings still come through."""
+    """Hide Lightning's lines about devices, tips and the like; its warnings are still shown."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
 @contextmanager
 def interrupts_go_through() -> Iterator[None]:
-    """Lightning makes exit code 1 of a KeyboardInterrupt; what it means is for the caller to decide."""
+    """Raise KeyboardInterrupt again where Lightning made exit code 1 of it."""
     try:
         yield
     except SystemExit as ended:

@@ -1,8 +1,8 @@
-"""Readers of published data sets: what the files hold, as arrays and verified, or a DataError that says what to do.
+"""Readers of published data sets: verified arrays, or a DataError that says what to do.
 
-A reader is a function `read_<set>(root)`; root is the folder that torchvision calls so, and one root serves all sets.
-It gives the samples as published and in their order, training before test, bytes wherever the files have bytes. It
-draws nothing and knows nothing of clients. This file holds what the readers share; each set has a file of its own.
+A reader is a function `read_<set>(root)`; root is torchvision's root folder, the same for all sets. It returns the
+samples as published and in their order, training before test, as bytes wherever the files have bytes. It draws nothing
+and knows nothing of clients. This file has what the readers share; each set has its own file.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from fedlit.data.partition.base import RowNumbers
 from fedlit.errors import DataError
 
 _MOST_PACKED = 200
-"""How often pictures and counts may be larger than their archive; zeros alone reach 1,000."""
+"""Largest ratio of unpacked to packed size; an archive of nothing but zeros reaches 1,000."""
 Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
@@ -41,26 +41,26 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which files a set consists of, and where below the root they lie."""
+    """The files of a set, and their folder below the root."""
 
     name: str
     folder: str
     files: tuple[str, ...]
     gzipped: bool = False
-    """Each file may also be there as .gz."""
+    """Whether each file may also be a .gz."""
     torchvision: str = ""
-    """The class of torchvision.datasets that downloads the files; empty where there is none."""
+    """The class of torchvision.datasets that downloads the files; empty if there is none."""
     split: str = ""
-    """What that class is given as `split`, where it needs one."""
+    """The argument `split` of that class, if it needs one."""
     hint: str = ""
-    """A further sentence for a user who has not got the files."""
+    """Another sentence for a user who does not have the files."""
 
     def missing(self, root: Path) -> list[str]:
         """The names of the files that are not there."""
         return [name for name in self.files if not any(path.is_file() for path in self._forms(root, name))]
 
     def paths(self, root: Path) -> list[Path]:
-        """The files as they lie there, in the order of `files`; a plain one is preferred to its .gz."""
+        """The paths of the files, in the order of `files`; a plain file is preferred to its .gz."""
         missing = self.missing(root)
         if missing:
             raise DataError(
@@ -70,7 +70,7 @@ class Layout:
         return [next(path for path in self._forms(root, name) if path.is_file()) for name in self.files]
 
     def instruction(self, root: Path) -> str:
-        """What to do to have the files, in a sentence or two."""
+        """How to get the files, in a sentence or two."""
         sentences = [
             f"Put {', '.join(self.files)}{', plain or as .gz,' if self.gzipped else ''} into {root / self.folder}."
         ]
@@ -87,7 +87,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Published:
-    """What is known of a set before its files are opened."""
+    """The known facts of a published set, to verify its files."""
 
     layout: Layout
     train_rows: int
@@ -105,7 +105,7 @@ class Published:
         return self.train_rows + self.test_rows
 
     def verify(self, root: Path, x: Bytes, y: Labels) -> None:
-        """Refuse samples that are not the published ones; how the files packed them does not matter."""
+        """Refuse samples that are not the published ones; the packing of the files does not matter."""
         if self.per_class and set(np.bincount(y).tolist()) != {self.per_class}:
             raise self._refusal(root, f"it should hold {self.per_class} pictures of each class and does not")
         if self.labels_sha256 and sha256(y.astype(np.uint8)) != self.labels_sha256:
@@ -127,7 +127,7 @@ def sha256(values: Bytes) -> str:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while this file is read becomes a DataError that names the file."""
+    """Turn any failure while this file is read into a DataError that names the file."""
     try:
         yield
     except DataError:
@@ -137,14 +137,14 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path, what: str) -> DataError:
-    """The error for a file that is there and of no use; one paragraph, whatever the parser said."""
+    """The error for a file that exists but cannot be used, in one paragraph."""
     return DataError(
         f"{path} cannot be used: {' '.join(what.split())}. Replace it by a fresh copy of the published file."
     )
 
 
 def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
-    """The arrays of these names, of numbers only: an archive cannot run code."""
+    """The arrays with these names. Only numbers are read, so an archive cannot run code."""
     with reading(path), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         absent = [name for name in names if name not in archive]
         if absent:
@@ -159,7 +159,7 @@ def read_npz(path: Path, names: Sequence[str]) -> list[NDArray[Any]]:
 
 
 def checked_labels(path: Path, labels: NDArray[Any], *, rows: int, classes: int = 10) -> Labels:
-    """Labels (rows,) as int64; another number of them, or one outside 0 to classes - 1, is refused."""
+    """Labels (rows,) as int64; a wrong number of them, or a label outside 0 to classes - 1, is refused."""
     if labels.dtype.kind not in "iu" or labels.shape != (rows,):
         raise damaged(
             path, f"its labels are {labels.dtype} of shape {labels.shape}, not whole numbers of shape ({rows},)"

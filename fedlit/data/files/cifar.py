@@ -4,11 +4,10 @@
     ROOT/cifar-100-python/     train  test                                   50,000 and 10,000
 
 A batch is a dict: `data` uint8 (rows, 3072), planes red, green, blue, row by row, and `labels`, a list; in CIFAR-100
-`fine_labels`, beside which `coarse_labels` are not read. A pickle is a program; here it can make dicts, lists, texts
-and numbers, and arrays by the stand-ins below, which never reach numpy's own unpickling. All else it asks for is
-refused. What was read is verified by the sha256 of all pixels and all labels, so a copy that was pickled anew, by
-whatever version and without the names of the pictures, is as good as the original. Of CIFAR-100 we have no copy to take
-one from; that it holds 600 pictures of each class is checked.
+`fine_labels` (`coarse_labels` are not read). A pickle is a program; here it can make dicts, lists, texts and numbers,
+and arrays by the stand-ins below, which never reach numpy's own unpickling. Everything else is refused. The sha256 of
+all pixels and all labels is checked, so a copy that was pickled again, by any version and without the names of the
+pictures, is as good as the original. For CIFAR-100 we know no sha256; there, 600 pictures of each class are checked.
 
 Krizhevsky, Learning multiple layers of features from tiny images (2009).
 """
@@ -59,7 +58,7 @@ def read_cifar100(root: Path) -> Pictures:
 
 
 def read_batches(root: Path, published: Published, labels: str = "labels", *, classes: int = 10) -> Pictures:
-    """The batches of a set, the last of them the test; beside the result one batch at a time is in memory."""
+    """The batches of a set, the last of which is the test; only one batch at a time is in memory beside the result."""
     paths = published.layout.paths(root)
     batches = len(paths) - 1
     sizes = [published.train_rows // batches] * batches + [published.test_rows]
@@ -75,7 +74,7 @@ def read_batches(root: Path, published: Published, labels: str = "labels", *, cl
 
 
 def _read_batch(path: Path, name: str, classes: int, *, into: Bytes) -> Labels:
-    """Copy one batch's pictures into their place and return its labels."""
+    """Copy one batch's pictures into `into`, and return its labels."""
     with reading(path), path.open("rb") as file:
         batch = {_text(key): value for key, value in PlainUnpickler(file, encoding="bytes").load().items()}
         pixels, labels = _array(batch["data"]), _array(batch[name])
@@ -87,14 +86,14 @@ def _read_batch(path: Path, name: str, classes: int, *, into: Bytes) -> Labels:
 
 
 class PlainUnpickler(pickle._Unpickler):
-    """An unpickler of plain values and of arrays of whole numbers; nothing that a file names is imported or called.
+    """An unpickler of plain values and arrays of whole numbers; nothing that a file names is imported or called.
 
-    Of the two that Python has it is the one in Python: a damaged byte can make the other allocate its memo in gigabytes
-    (measured with the opcode LONG_BINPUT), and that one copies each batch once more. Both take the same time here.
+    It extends Python's unpickler that is written in Python. A damaged byte can make the one in C allocate gigabytes
+    (measured with the opcode LONG_BINPUT), and it copies each batch once more. Both take the same time here.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """The stand-in of this file for what the pickle names, under the names of numpy 1 and 2."""
+        """This file's stand-in for a class that the pickle names, under the names of numpy 1 and 2."""
         stand_in = _STAND_INS.get((module.replace("numpy._core", "numpy.core"), name))
         if stand_in is None:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no picture needs; nothing of it was run")
@@ -112,14 +111,14 @@ class PickledType:
         self.order = _text(state[1])
 
     def dtype(self) -> np.dtype[Any]:
-        """The real one, of whole numbers only."""
+        """The real dtype; only whole numbers."""
         if not re.fullmatch("[<>=|][iu][1248]", self.order + self.code):
             raise pickle.UnpicklingError(f"it holds an array of type {self.order}{self.code}, not of whole numbers")
         return np.dtype(self.order + self.code)
 
 
 class PickledArray:
-    """In place of numpy.ndarray; the values arrive after it has been made."""
+    """In place of numpy.ndarray; the values are set after construction."""
 
     def __init__(self, *_: object) -> None:
         self.values: NDArray[Any] = np.empty(0, np.uint8)
@@ -130,14 +129,14 @@ class PickledArray:
 
 
 def _from_buffer(content: bytes, kind: PickledType, shape: tuple[int, ...], order: Literal["C", "F"]) -> PickledArray:
-    """In place of numpy's function of this name, by which protocol 5 makes arrays."""
+    """In place of numpy's function of this name, which makes the arrays of protocol 5."""
     array = PickledArray()
     array.values = np.frombuffer(content, kind.dtype()).reshape(shape, order=order)
     return array
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """In place of _codecs.encode, by which protocols 0 to 2 write bytes."""
+    """In place of _codecs.encode, which makes the bytes of protocols 0 to 2."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it holds bytes that are encoded as {encoding}, not as latin1")
     return text.encode("latin1")

@@ -1,4 +1,4 @@
-"""Digits of five origins, after FedBN: MNIST, SVHN, USPS, SynthDigits, MNIST-M; all brought to 28 x 28 in colour.
+"""Digits of five origins, after FedBN: MNIST, SVHN, USPS, SynthDigits, MNIST-M; all as 28 x 28 in colour.
 
     mnist        ROOT/MNIST/raw/                                             as mnist.py reads it
     svhn         ROOT/train_32x32.mat, test_32x32.mat                        torchvision's place; needs scipy
@@ -7,10 +7,10 @@
                  ROOT/SynthDigits/synth_train_32x32.mat, synth_test_32x32.mat                         as SVHN's
     mnistm       ROOT/digits/mnistm.npz    train_x (rows, 32, 32, 3), train_y, test_x, test_y
 
-As in FedBN's code a picture of another size is resized by Pillow, bilinearly with antialiasing, and a grey one has
-three equal channels; both are done once, here, and x stays uint8. Torch's interpolation would be another: 2 to 7 % of
-the values differ, by one or two levels (measured on noise). Readings: MNIST-M, which FedBN has in 28 x 28, is resized
-too, because ours is the usual 32 x 32 version. FedBN merges the official splits and cuts anew; that is not done here.
+As in FedBN's code, pictures of another size are resized by Pillow, bilinearly with antialiasing, and grey ones get
+three equal channels; both are done once, here, and x stays uint8. Torch's interpolation differs in 2 to 7 % of the
+values, by one or two levels (measured on noise). Readings: MNIST-M, which FedBN has in 28 x 28, is resized too, because
+ours is the usual 32 x 32 version. FedBN merges the official splits and cuts anew; that is not done here.
 
 Li et al., FedBN: federated learning on non-IID features via local batch normalization (2021), federated/fed_digits.py.
 """
@@ -71,7 +71,7 @@ def read_mnistm(root: Path) -> Pictures:
 
 
 def read_synthdigits(root: Path) -> Pictures:
-    """SynthDigits from one archive for each split, or from its original files where both are there."""
+    """SynthDigits from one archive for each split, or from the two original files if both exist."""
     if not SYNTH_DIGITS_MAT.missing(root):
         return _joined(*(_read_mat(path) for path in SYNTH_DIGITS_MAT.paths(root)))
     train, test = SYNTH_DIGITS.paths(root)

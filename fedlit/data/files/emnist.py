@@ -2,9 +2,9 @@
 
     ROOT/EMNIST/raw/  emnist-<kind>-train-images-idx3-ubyte  ...-train-labels-idx1-ubyte  ...-test-images-...  ...
 
-In the files every picture lies on its side; here it stands upright. The labels of `letters` go from 1 there and from 0
-here. NIST has published `letters` in two sizes, and we have no copy of any, so the numbers of rows are taken from the
-files: images and labels must agree, and labels must be those of the set.
+In the files every picture lies on its side; here it stands upright. The labels of `letters` start at 1 in the files
+and at 0 here. NIST has published `letters` in two sizes, and we have no copy of any set, so the number of rows is taken
+from the files: images and labels must agree, and labels must be those of the set.
 
 Cohen, Afshar, Tapson, van Schaik, EMNIST: an extension of MNIST to handwritten letters (2017).
 """
@@ -23,7 +23,7 @@ Kind = Literal["balanced", "byclass", "bymerge", "letters", "digits", "mnist"]
 
 @dataclass(frozen=True)
 class Set:
-    """One of the six."""
+    """One of the six sets."""
 
     published: Published
     classes: int
@@ -55,14 +55,14 @@ KINDS: dict[str, Set] = {
 
 def read_emnist(root: Path, kind: Kind) -> Pictures:
     """The pictures of one of the sets, x (rows, 1, 28, 28) upright."""
-    found = KINDS[kind]
-    train_images, train_labels, test_images, test_labels = found.published.layout.paths(root)
-    train_x, train_y = _read_part(train_images, train_labels, found)
-    test_x, test_y = _read_part(test_images, test_labels, found)
+    chosen = KINDS[kind]
+    train_images, train_labels, test_images, test_labels = chosen.published.layout.paths(root)
+    train_x, train_y = _read_part(train_images, train_labels, chosen)
+    test_x, test_y = _read_part(test_images, test_labels, chosen)
     return Pictures.train_first(np.concatenate([train_x, test_x]), np.concatenate([train_y, test_y]), len(train_y))
 
 
-def _read_part(images: Path, labels: Path, found: Set) -> tuple[Bytes, Labels]:
-    written = read_idx(labels, dimensions=1).astype(np.int64) - found.first_label
-    x = read_images(images, len(written))
-    return x.swapaxes(2, 3), checked_labels(labels, written, rows=len(x), classes=found.classes)
+def _read_part(images: Path, labels: Path, chosen: Set) -> tuple[Bytes, Labels]:
+    numbers = read_idx(labels, dimensions=1).astype(np.int64) - chosen.first_label
+    x = read_images(images, len(numbers))
+    return x.swapaxes(2, 3), checked_labels(labels, numbers, rows=len(x), classes=chosen.classes)

@@ -5,7 +5,7 @@
     ROOT/femnist/test/*.json
 
 x is 784 numbers from 0 (ink) to 1 (paper), row by row, and y a class of 62: 0-9, A-Z, a-z. Numbers are k/255 in LEAF
-and become the byte k. Files are read one after the other, so beside the pictures one is in memory.
+and become the byte k. Files are read one after the other, so that only one at a time is in memory.
 
 Caldas et al., LEAF: a benchmark for federated settings (2018), from EMNIST's byclass set (Cohen et al. 2017).
 """
@@ -33,7 +33,7 @@ LAYOUT = Layout(
 
 @dataclass(frozen=True)
 class Written:
-    """What writers wrote."""
+    """The pictures of all writers."""
 
     x: Bytes  # (rows, 1, 28, 28)
     y: Labels  # (rows,)
@@ -63,7 +63,7 @@ def read_femnist(root: Path) -> Written:
 
 
 def _read_file(path: Path) -> list[tuple[str, Bytes, Labels]]:
-    """Writer by writer."""
+    """(writer, x, y) of each writer in a file."""
     with reading(path):
         content = json.loads(path.read_bytes())
         users, sizes, data = content["users"], content["num_samples"], content["user_data"]

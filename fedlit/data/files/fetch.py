@@ -1,7 +1,7 @@
-"""Download a set where the machine can, by torchvision's own classes; the readers verify what has come.
+"""Download a set by torchvision's own classes; the readers verify the files.
 
-The files arrive in a folder beside their place and are moved when all are there, so that a download that failed or was
-killed is never taken for data.
+The files are downloaded into a temporary folder and moved when all are complete, so that a failed or killed download is
+never taken for data.
 """
 
 import importlib
@@ -16,12 +16,12 @@ from fedlit.errors import DataError
 
 
 def fetch(layout: Layout, root: Path, *, timeout_s: float = 20.0) -> None:
-    """Put the set's files where `layout` says; a DataError that says what to do if that fails.
+    """Download the files of a set to where `layout` expects them; DataError says what to do if that fails.
 
     Args:
         layout: of a set that torchvision can download: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, CIFAR-100.
         root: the folder of the data sets; made if it is not there.
-        timeout_s: how long a server may be silent before we give up.
+        timeout_s: seconds that a server may be silent before the download is given up.
     """
     if not layout.torchvision:
         raise DataError(f"{layout.name} cannot be downloaded. {layout.instruction(root)}")
@@ -39,7 +39,7 @@ def fetch(layout: Layout, root: Path, *, timeout_s: float = 20.0) -> None:
 
 @contextmanager
 def _patience(timeout_s: float) -> Iterator[None]:
-    """torchvision opens its connections without a timeout; the default of all new sockets is the only way in."""
+    """Set a timeout for all new sockets: torchvision opens its connections without one."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(timeout_s)
     try:

@@ -2,7 +2,8 @@
 
 Domains and classes are numbered in the sorted order of their names; classes are those of all domains together, so that
 a class has the same number in a domain that lacks another. A picture becomes RGB and is resized to a square as
-torchvision's Resize does it, bilinearly with antialiasing and without regard to its proportions. Nobody has split it.
+torchvision's Resize does it, bilinearly with antialiasing and without keeping its proportions. There is no official
+split.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -58,10 +59,10 @@ def _read(paths: list[Path], size: int) -> FolderPictures:
 
 
 def read_picture(path: Path, into: Bytes) -> None:
-    """Put one picture, in colour and resized, into its place (3, size, size)."""
+    """Write one picture, in colour and resized, into `into` (3, size, size)."""
     from PIL import Image  # where it is used: most data sets need no Pillow
 
-    if not path.is_file():  # a pipe or a device would never end
+    if not path.is_file():  # reading a pipe or a device would never end
         raise damaged(path, "it is not a file")
     with reading(path), Image.open(path) as picture:
         resized = picture.convert("RGB").resize(into.shape[1:], Image.Resampling.BILINEAR)
@@ -75,5 +76,5 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Hidden files are left out: macOS puts a `._name.jpg`, which is none, beside a `name.jpg`."""
+    """The picture files of a folder, without hidden ones: macOS's `._name.jpg` is not a picture."""
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and not path.name.startswith("."))

@@ -6,9 +6,8 @@
 An idx file is 0, 0, 8 (bytes), the number of dimensions; each dimension as four bytes, big end first; then the values.
 LeCun, Cortes, Burges, The MNIST database of handwritten digits (1998); Xiao, Rasul, Vollgraf, Fashion-MNIST (2017).
 
-MNIST is verified by the sha256 of its pixels and labels, taken from the four files with the published md5. Of
-Fashion-MNIST we have no copy to take one from; that it holds 7,000 pictures of each class tells it from MNIST, whose
-files have the same names.
+MNIST is verified by the sha256 of its pixels and labels, taken from the four files with the published md5. For
+Fashion-MNIST we know no sha256; its 7,000 pictures of each class tell it from MNIST, whose files have the same names.
 """
 
 import gzip
@@ -21,7 +20,7 @@ from fedlit.data.files import Bytes, Labels, Layout, Pictures, Published, checke
 
 _SIDE = 28
 _LARGEST = 10**9
-"""Bytes; EMNIST's largest file has 547 million."""
+"""Most bytes of an unpacked file; EMNIST's largest has 547 million."""
 _FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -78,7 +77,7 @@ def _read_labels(path: Path, rows: int) -> Labels:
 
 
 def read_idx(path: Path, dimensions: int) -> Bytes:
-    """The bytes of one idx file in their shape; a file that is too short or too long is refused."""
+    """The values of one idx file as an array; a file that is too short or too long is refused."""
     with reading(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         content = file.read(_LARGEST + 1)  # a .gz of kilobytes may hold gigabytes
     if len(content) > _LARGEST:

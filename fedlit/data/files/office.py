@@ -36,7 +36,7 @@ _WORDS = 800
 
 @dataclass(frozen=True)
 class Features:
-    """The samples of one domain; nobody has split them."""
+    """The samples of one domain, without an official split."""
 
     x: NDArray[np.float32]  # (rows, 800)
     y: Labels  # (rows,): numbers in CLASSES

@@ -1,14 +1,14 @@
-"""Shakespeare by role, after LEAF: 80 characters, and the one that follows them is to be guessed.
+"""Shakespeare by role, after LEAF: 80 characters, and the next one as the target.
 
     ROOT/shakespeare/roles.json   {"roles": role -> text, "plays": role -> play}; or, in its place,
     ROOT/shakespeare/*.json       LEAF's own: {"users", "num_samples", "user_data": user -> {"x", "y"} or {"raw"}}
 
-Text is cleaned as in FedProx and pFedMe: newlines become spaces, runs of spaces one space. Characters become their
-numbers in LEAF's alphabet of 80. All texts lie one after the other in one array of bytes, as *runs*: a run of n
+Text is cleaned as in FedProx and pFedMe: newlines become spaces, and several spaces one space. Characters become their
+numbers in LEAF's alphabet of 80. All texts are in one array of bytes, one after the other, as *runs*: a run of n
 characters has n - 80 windows, and a window is its position in that array. So none of the 4,226,206 windows is stored.
 
-Readings: LEAF's windows (`x` 80 characters, `y` the next) are taken as they are, in their order, and joined to a run as
-long as each continues the one before. LEAF has cut them in two ways, from a role's whole text (its paper) or line by
+Readings: LEAF's windows (`x` 80 characters, `y` the next) are kept in their order, and joined to one run as long as
+each continues the one before. LEAF has cut them in two ways, from a role's whole text (its paper) or line by
 line after 80 spaces (its later code); sampling may also have shuffled them. Only the number of runs differs.
 
 Caldas et al., LEAF: a benchmark for federated settings (2018).
@@ -29,7 +29,7 @@ from fedlit.data.partition.base import RowNumbers
 from fedlit.errors import DataError
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-WINDOW = 80  # characters that are seen before the one to be guessed
+WINDOW = 80  # characters before the target
 
 LAYOUT = Layout(
     "Shakespeare",
@@ -43,7 +43,7 @@ _NUMBER_OF[np.frombuffer(ALPHABET.encode("ascii"), np.uint8)] = np.arange(len(AL
 
 @dataclass(frozen=True)
 class Texts:
-    """What the roles say, as numbers of characters."""
+    """The texts of all roles, as numbers of characters."""
 
     symbols: Bytes  # (characters,): numbers in ALPHABET, run after run
     roles: list[str]
@@ -54,7 +54,7 @@ class Texts:
 
     @property
     def sizes(self) -> RowNumbers:
-        """(roles,): how many windows each role has; 0 for who says less than 81 characters."""
+        """(roles,): the number of windows of each role; 0 for a text of fewer than 81 characters."""
         windows = np.maximum(self.lengths - WINDOW, 0)
         return np.bincount(self.role, weights=windows, minlength=len(self.roles)).astype(np.int64)
 
@@ -81,7 +81,7 @@ def read_shakespeare(root: Path) -> Texts:
 
 @dataclass(frozen=True)
 class Role:
-    """One role before all are joined."""
+    """One role, before all texts are joined."""
 
     name: str
     play: str
@@ -124,7 +124,7 @@ def _read_leaf(path: Path) -> list[Role]:
 
 
 def _user_runs(path: Path, user: str, data: Mapping[str, Any], size: int) -> list[Bytes]:
-    """The windows of a user as LEAF cut them; where it did not cut, the text."""
+    """The windows of a user as LEAF cut them; the whole text if it did not."""
     if "y" not in data:
         text = data["raw"] if "raw" in data else data["x"]
         return [encode(path, user, clean(text if isinstance(text, str) else "\n".join(text)))]

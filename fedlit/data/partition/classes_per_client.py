@@ -1,11 +1,11 @@
 """ClassesPerClient: client u holds the labels u, u + 1, ... (modulo the number of classes); the MNIST of pFedMe.
 
 pFedMe: Personalized Federated Learning with Moreau Envelopes, section 5.1: 70,000 images, 20 clients, 2 labels each,
-sizes in [1165, 3834]. How they were drawn is not said.
+sizes in [1165, 3834]. The paper does not say how they were drawn.
 
     labels    client u holds (u + j) mod L, j = 0 .. C - 1; so each MNIST label is on 4 of 20 clients
     sizes     each label's samples are cut among its clients by a draw from Dir(α), α = 4
-    range     all is drawn again until every size lies in the range (one draw in seven does)
+    range     everything is drawn again until all sizes are in the range (one draw in seven)
 
 The range is that of the training samples, three quarters of a client's. Options speak of all samples: 1,553 to 5,112 is
 1,165 to 3,834 for training with data.test_fraction 0.25. With fewer than L - C + 1 clients, some labels are on no
@@ -13,8 +13,8 @@ client, and their samples are left out.
 
 `as_published` is what the authors' generator did when the paper was written (data/Mnist/generate_niid_20users.py,
 May 2020). With data.seed 1 its smallest and largest client have 1,165 and 3,834 training samples, as the paper prints.
-It never moves on in a label's samples: all clients of a label hold its first ones. So what one client is tested on,
-others train on, and accuracies are too high. It is for a comparison with the paper's table; use the default otherwise.
+It always takes a label's first samples, for every client of that label. So clients train on what others are tested on,
+and accuracies are too high. Use it to compare with the paper's table, and the default otherwise.
 
     pieces    a label's n samples are cut among its c clients: c - 1 times a piece of randint(n / (c + 1), n / 2) of
               what is left, then the rest
@@ -88,11 +88,11 @@ class ClassesPerClient(Partition):
         if self.as_published:
             return Parts(self._published(by_class, np.random.RandomState(seed)))
         generator = keys.generator(seed, Purpose.DATA)
-        stock = [generator.permutation(own) for own in by_class]
-        return Parts(deal(stock, self._counts([len(own) for own in stock], generator)))
+        stock = [generator.permutation(rows_of_class) for rows_of_class in by_class]
+        return Parts(deal(stock, self._counts([len(rows_of_class) for rows_of_class in stock], generator)))
 
     def _counts(self, amounts: list[int], generator: Generator) -> NDArray[np.int64]:
-        """(clients, classes), the first draw whose sizes all lie in the range."""
+        """(clients, classes): the first draw in which all sizes are in the range."""
         for _ in range(_MOST_DRAWS):
             counts = self._draw(amounts, generator)
             sizes = counts.sum(1)
@@ -123,21 +123,21 @@ class ClassesPerClient(Partition):
                 f"not a multiple of {len(stock)} classes. Change data.partition.num_clients."
             )
         holders = self.num_clients * self.classes_per_client // len(stock)
-        pieces = np.array([_pieces(len(own), holders, draw) for own in stock]).T
+        pieces = np.array([_pieces(len(rows), holders, draw) for rows in stock]).T
         seen = [0] * len(stock)
         clients = []
         for client, sizes in enumerate(pieces.reshape(self.num_clients, self.classes_per_client)):
-            held = [(client + j) % len(stock) for j in range(self.classes_per_client)]
+            labels = [(client + j) % len(stock) for j in range(self.classes_per_client)]
             clients.append(
-                np.concatenate([stock[label][seen[label] : n] for label, n in zip(held, sizes, strict=True)])
+                np.concatenate([stock[label][seen[label] : n] for label, n in zip(labels, sizes, strict=True)])
             )
-            for label in held:
+            for label in labels:
                 seen[label] = 1
         return clients
 
 
 def _pieces(amount: int, count: int, draw: np.random.RandomState) -> list[int]:
-    """So many whole numbers that add up to an amount, by the authors' rule."""
+    """`count` whole numbers with the sum `amount`, by the authors' rule."""
     pieces = []
     for _ in range(count - 1):
         least, most = amount // (count + 1), amount // 2

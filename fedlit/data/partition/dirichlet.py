@@ -3,9 +3,9 @@
 Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution (2019), in the form that is common today
 (Yurochkin et al. 2019): one draw per class over the clients.
 
-The usual code draws again until every client has enough, which for a small α or many clients never ends. Here a
-client that got too little is given samples one by one, each from the client that is then the largest, of its most
-frequent class; all other counts stay as drawn.
+The usual code draws again until every client has enough, which never ends for a small α or many clients. Here a client
+that got too few samples is given more, one by one: each comes from the client that is the largest at that moment, from
+its most frequent class. All other counts stay as drawn.
 """
 
 import heapq
@@ -19,7 +19,7 @@ from fedlit.data.partition.base import Labels, Partition, Parts, check_enough, c
 from fedlit.errors import require
 from fedlit.keys import Purpose
 
-_LARGEST_ALPHA = 1e6  # the shares of a class then differ by a thousandth, and by less there is nothing to ask for
+_LARGEST_ALPHA = 1e6  # the shares of a class then differ by a thousandth; nobody needs less
 
 
 class Dirichlet(Partition):
@@ -42,8 +42,8 @@ class Dirichlet(Partition):
         rows = labels.rows
         check_enough(rows, self.num_clients, min_samples=self.min_samples)
         generator = keys.generator(seed, Purpose.DATA)
-        stock = [generator.permutation(own) for own in labels.by_class(rows)]
-        drawn = [cut(len(own), self.num_clients, self.alpha, generator) for own in stock]
+        stock = [generator.permutation(rows_of_class) for rows_of_class in labels.by_class(rows)]
+        drawn = [cut(len(shuffled), self.num_clients, self.alpha, generator) for shuffled in stock]
         return Parts(deal(stock, raised(np.stack(drawn, axis=1), self.min_samples)))
 
 
@@ -55,7 +55,7 @@ def cut(n: int, parts: int, alpha: float, generator: Generator) -> NDArray[np.in
 
 
 def raised(counts: NDArray[np.int64], least: int) -> NDArray[np.int64]:
-    """counts (clients, classes) with `least` or more for every client; class totals stay."""
+    """counts (clients, classes), changed so that every client has at least `least`; class totals stay."""
     counts = counts.copy()
     sizes = counts.sum(1)
     donors = [(-int(size), client) for client, size in enumerate(sizes) if size > least]
@@ -71,7 +71,7 @@ def raised(counts: NDArray[np.int64], least: int) -> NDArray[np.int64]:
 
 
 def check_alpha(alpha: float) -> None:
-    """Refuse a concentration that has no distribution."""
+    """Refuse an α for which there is no Dirichlet distribution."""
     require(
         0 < alpha <= _LARGEST_ALPHA,
         f"data.partition.alpha is {alpha}. Set it above 0 and to {_LARGEST_ALPHA:.0f} at most, such as 0.5.",

@@ -4,10 +4,10 @@ FedBCD: section 5, and its public code: 100 clients (10 servers with 10 each), d
 (CIFAR-10) training images each.
 
     labels    each client draws d labels
-    train     it draws its images among the training images with these labels, whatever others have drawn
+    train     it draws its images among the training images with these labels, also those that others have drawn
     test      all of the set's own test images with these labels
 
-Clients therefore share images, and many are on no client. `disjoint` makes each training image one client's at most.
+So clients share images, and many images are on no client. With `disjoint`, a training image has at most one client.
 """
 
 import numpy as np
@@ -58,11 +58,11 @@ class Diversity(Partition):
         for client in range(self.num_clients):
             generator = keys.generator(seed, Purpose.DATA, client=client)
             chosen = generator.choice(known, self.classes_per_client, replace=False)
-            own = self._draw(client, chosen, with_labels(labels, free, chosen), generator)
-            clients.append(own)
+            train = self._draw(client, chosen, with_labels(labels, free, chosen), generator)
+            clients.append(train)
             tests.append(with_labels(labels, labels.official_test, chosen))
             if self.disjoint:
-                free = free[~np.isin(free, own)]
+                free = free[~np.isin(free, train)]
         return Parts(clients, tests)
 
     def _draw(self, client: int, chosen: RowNumbers, pool: RowNumbers, generator: np.random.Generator) -> RowNumbers:
@@ -77,5 +77,5 @@ class Diversity(Partition):
 
 
 def with_labels(labels: Labels, rows: RowNumbers, chosen: RowNumbers) -> RowNumbers:
-    """Those of the rows that have one of the labels."""
+    """The rows that have one of these labels."""
     return rows[np.isin(labels.y[rows], chosen)]

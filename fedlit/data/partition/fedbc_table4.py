@@ -1,4 +1,4 @@
-"""FedBC's table 4 (numbers of classes per client) where the paper's own recipe does not give what is printed.
+"""FedBC's table 4 (numbers of classes per client): rows that the paper's own recipe does not reproduce.
 
 With seed 1, `PowerLaw` reproduces 27 of the 30 printed rows. The other three, all CIFAR-10, differ in one entry:
 
@@ -6,10 +6,10 @@ With seed 1, `PowerLaw` reproduces 27 of the 30 printed rows. The other three, a
     C = 1, s = 1.3    printed 5 3 2 2 1 1 1 ..., drawn 5 3 2 2 2 1 1 ...
     C = 3, s = 1.1    printed 5 5 4 3 3 3 3 ..., drawn 5 5 4 4 3 3 3 ...
 
-Most likely they are misprints. With C = 1 every take empties a class or fills a client, which makes at most
-20 + 10 - 1 = 29 takes, and fewer only where both happen at once: the first row (31) cannot be drawn with any seed, the
-second (28) in none of the first 3,000. Changes below are the smallest, in samples, that turn the drawn partition into
-one with the printed row while every client's size and every class's stock stay (found by integer programming).
+They are probably misprints. With C = 1 every take empties a class or fills a client, which makes at most 20 + 10 - 1 =
+29 takes, and fewer only where both happen at once: no seed can give the first row (31), and none of the first 3,000
+seeds gives the second (28). The changes below turn the drawn partition into one with the printed row, and keep every
+client's size and every class's total; they move the fewest samples (found by integer programming).
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ _CHANGES: dict[tuple[int, float], dict[int, dict[int, int]]] = {  # (C, s): clie
 
 
 def check_cell(num_clients: int, classes_per_client: int, exponent: float) -> None:
-    """Refuse what the table does not have."""
+    """Refuse settings for which the table has no row."""
     require(
         num_clients == 20 and classes_per_client in (1, 2, 3) and exponent in (1.1, 1.2, 1.3, 1.4, 1.5),
         f"data.partition.as_printed is true, but FedBC's table 4 has no row for {num_clients} clients, "
@@ -53,13 +53,13 @@ def check_cell(num_clients: int, classes_per_client: int, exponent: float) -> No
 
 
 def changes(amounts: list[int], classes_per_client: int, exponent: float) -> Iterator[tuple[int, int, int]]:
-    """(client, class, samples more) that lead from the draw with seed 1 to the printed row; mostly none."""
+    """(client, class, further samples): changes from the draw with seed 1 to the printed row; usually none."""
     if amounts not in (MNIST, CIFAR10):
         raise DataError(
             f"data.partition.as_printed is true, but FedBC's table 4 is about MNIST and CIFAR-10, training and test "
             f"part merged, not about a set with {amounts} samples per class. Leave as_printed out."
         )
     cell = _CHANGES.get((classes_per_client, exponent), {}) if amounts == CIFAR10 else {}
-    for client, own in cell.items():
-        for label, change in own.items():
+    for client, samples_of in cell.items():
+        for label, change in samples_of.items():
             yield client, label, change

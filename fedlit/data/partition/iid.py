@@ -1,4 +1,4 @@
-"""IID: every client's samples are drawn alike; sizes differ by one at most."""
+"""IID: all clients' samples have the same distribution; sizes differ by one at most."""
 
 import numpy as np
 

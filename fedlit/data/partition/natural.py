@@ -1,4 +1,4 @@
-"""Natural: the data say whose they are (roles of a play, domains, users), and nothing is drawn."""
+"""Natural: every row has a known owner (a role of a play, a domain, a user), and nothing is drawn."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -3,16 +3,15 @@
 FedBC: Federated Learning Beyond Consensus, appendix D.3, tables 4 and 5, after Stripelis & Ambite (2020), and the
 paper's public code. The set's training and test part are merged: M = 70,000 (MNIST) or 60,000 (CIFAR-10).
 
-    sizes     b = floor(M / Σ s^i),  n_i = floor(b s^i), i = 1 .. N; what is left goes to the clients from the
-              largest down, each time ceil(rest / s)
+    sizes     b = floor(M / Σ s^i),  n_i = floor(b s^i), i = 1 .. N; the rest goes to the clients from the largest
+              down, each time ceil(rest / s)
     classes   clients from the smallest to the largest: shuffle the list of classes (as the client before left it),
               take min(ceil(n_i / C), room left, stock left) of each class in that order until full
     leftovers class by class to the clients from the largest down, each time ceil(rest / s), beyond n_i if need be
 
-Client 0 is the largest. Its rows stand class by class, in the order in which it took them, and within a class as in
-the data set. Leftovers can occur where C > 1 and the large clients find few classes in stock (with seed 1 in none of
-the paper's 30 cells); sizes then differ from n_i. Where one turn of the clients does not use up what is left, another
-follows, so every sample is handed out.
+Client 0 is the largest. A client's rows are ordered by class, in the order in which it took the classes, and within a
+class as in the data set. Leftovers can occur if C > 1 and few classes are left for the large clients (with seed 1 in
+none of the paper's 30 cells); sizes then differ from n_i. Leftovers are handed out in turns until none remains.
 
 The shuffles come from Python's generator and not from fedlit.keys, because with seed 1 that gives the paper's
 partition: all 20 sizes of table 5, and 27 of the 30 rows of table 4 (for the other three see fedbc_table4.py).
@@ -74,7 +73,7 @@ class PowerLaw(Partition):
         check_enough(rows, self.num_clients)
         stock = labels.by_class(rows)
         check_classes(self.classes_per_client, len(stock))
-        amounts = [len(own) for own in stock]
+        amounts = [len(rows_of_class) for rows_of_class in stock]
         sizes = power_law_sizes(len(rows), self.num_clients, self.exponent)
         seed = fedbc_table4.SEED if self.as_printed else seed
         takes = draw_takes(sizes, amounts, self.classes_per_client, self.exponent, seed)
@@ -93,7 +92,7 @@ class Take(NamedTuple):
 
 
 def power_law_sizes(total: int, num_clients: int, exponent: float) -> list[int]:
-    """n_i, ascending, in all `total`."""
+    """n_i in ascending order; their sum is `total`."""
     with np.errstate(over="ignore"):  # inf samples are more than there are: refused below
         powers = np.power(float(exponent), np.arange(1, num_clients + 1))
     base = math.floor(total / powers.sum())
@@ -110,7 +109,7 @@ def power_law_sizes(total: int, num_clients: int, exponent: float) -> list[int]:
 
 
 def handouts(rest: int, exponent: float) -> Iterator[int]:
-    """ceil(rest / s), again and again until nothing is left."""
+    """Amounts of ceil(rest / s), until nothing is left."""
     while rest:
         part = math.ceil(rest / exponent)
         yield part
@@ -118,7 +117,7 @@ def handouts(rest: int, exponent: float) -> Iterator[int]:
 
 
 def draw_takes(sizes: list[int], amounts: list[int], classes_per_client: int, exponent: float, seed: int) -> list[Take]:
-    """Everything that is taken, in order; `sizes` ascend, clients are numbered from the largest down."""
+    """All takes in their order; `sizes` ascend, and clients are numbered from the largest down."""
     left = list(amounts)
     classes = list(range(len(left)))
     shuffler = random.Random(seed)
@@ -126,10 +125,10 @@ def draw_takes(sizes: list[int], amounts: list[int], classes_per_client: int, ex
     for client, size in enumerate(sizes):
         shuffler.shuffle(classes)
         takes.append(fill(client, size, classes, left, math.ceil(size / classes_per_client)))
-    filled = [sum(take.amount for take in own) for own in takes]
+    filled = [sum(take.amount for take in of_client) for of_client in takes]
     by_size = sorted(range(len(sizes)), key=lambda client: filled[client], reverse=True)
-    number = {client: place for place, client in enumerate(by_size)}
-    first = [take._replace(client=number[take.client]) for own in takes for take in own]
+    number = {client: position for position, client in enumerate(by_size)}
+    first = [take._replace(client=number[take.client]) for of_client in takes for take in of_client]
     second = [
         Take(client, label, part)
         for label in classes
@@ -139,7 +138,7 @@ def draw_takes(sizes: list[int], amounts: list[int], classes_per_client: int, ex
 
 
 def fill(client: int, size: int, classes: list[int], left: list[int], most: int) -> list[Take]:
-    """Take up to `most` of each class in turn until the client is full; what is taken goes out of `left`."""
+    """Take up to `most` of each class in turn until the client is full; `left` is reduced by it."""
     takes = []
     for label in classes:
         amount = min(most, size, left[label])
@@ -160,9 +159,9 @@ def changed(takes: list[Take], client: int, label: int, more: int) -> list[Take]
 
 def collect(takes: list[Take], stock: list[RowNumbers], num_clients: int) -> list[RowNumbers]:
     """The rows of each client: every take cuts the next rows off its class."""
-    own: list[list[RowNumbers]] = [[] for _ in range(num_clients)]
-    begin = [0] * len(stock)
+    pieces: list[list[RowNumbers]] = [[] for _ in range(num_clients)]
+    next_row = [0] * len(stock)
     for client, label, amount in takes:
-        own[client].append(stock[label][begin[label] : begin[label] + amount])
-        begin[label] += amount
-    return [np.concatenate(parts) for parts in own]
+        pieces[client].append(stock[label][next_row[label] : next_row[label] + amount])
+        next_row[label] += amount
+    return [np.concatenate(parts) for parts in pieces]

@@ -29,4 +29,4 @@ class Shards(Partition):
         check_enough(rows, self.num_clients, shards_per_client=self.shards_per_client)
         shards = np.array_split(np.concatenate(labels.by_class(rows)), self.num_clients * self.shards_per_client)
         dealt = keys.generator(seed, Purpose.DATA).permutation(len(shards)).reshape(self.num_clients, -1)
-        return Parts([np.concatenate([shards[shard] for shard in own]) for own in dealt])
+        return Parts([np.concatenate([shards[shard] for shard in hand]) for hand in dealt])

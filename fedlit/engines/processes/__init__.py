@@ -1,1 +1,1 @@
-"""Several processes for one run: how they start, meet, share rows, and end together. Nothing here knows of training."""
+"""Several processes for one run: how they start, meet, share rows and end together. Nothing here knows training."""

@@ -1,4 +1,4 @@
-"""Connections: the exchanges of one run over torch's gloo. Raw bytes only: nothing that arrives is run."""
+"""Connections: the exchanges of one run over torch's gloo. Only raw bytes are sent; nothing received is executed."""
 
 import ctypes
 from collections.abc import Sequence
@@ -18,20 +18,20 @@ from torch.distributed import (  # type: ignore[attr-defined]  # torch lists the
 from fedlit.engines.processes.monitor import Monitor
 
 PATIENCE = timedelta(days=30)
-"""gloo itself never gives up: the monitor knows better who is lost."""
+"""gloo's own timeout never ends an exchange: the monitor decides which rank is lost."""
 SLICE = timedelta(seconds=1)
 SHORT = 1016
-"""Bytes of a message that travels at once; a longer one takes a second exchange."""
+"""Most bytes of a message that needs one exchange; a longer one needs a second."""
 
 
 class Connections:
-    """From every rank to every other one, for one run. Every rank takes part in every exchange.
+    """Connections of every rank with every other, for one run. Every rank takes part in every exchange.
 
-    A rank that fails closes its connections, which ends the exchanges of all others; the monitor tells them why.
+    A rank that fails closes its connections, which ends the exchanges of all others; their monitors know why.
 
     Args:
-        store: where the ranks find each other's addresses.
-        monitor: knows who is lost.
+        store: holds the ranks' addresses.
+        monitor: knows which rank is lost.
     """
 
     def __init__(self, store: Store, monitor: Monitor) -> None:
@@ -39,7 +39,7 @@ class Connections:
         self._gloo: Any = ProcessGroupGloo(PrefixStore("gloo", store), self.rank, self.size, PATIENCE)
 
     def all_gather(self, message: bytes) -> list[bytes]:
-        """Every rank's message, in their order."""
+        """The messages of all ranks, in order."""
         first = self._gather(len(message).to_bytes(8, "little") + message[:SHORT], 8 + SHORT)
         lengths = [int.from_bytes(part[:8], "little") for part in first]
         longest = max(lengths)
@@ -47,22 +47,22 @@ class Connections:
         return [part[:length] for part, length in zip(parts, lengths, strict=True)]
 
     def _gather(self, part: bytes, size: int) -> list[bytes]:
-        """Parts of one size; a shorter one is filled up."""
-        own = torch.frombuffer(bytearray(part.ljust(size, b"\0")), dtype=torch.uint8)
+        """The parts of all ranks, padded to one size."""
+        padded = torch.frombuffer(bytearray(part.ljust(size, b"\0")), dtype=torch.uint8)
         parts = [torch.empty(size, dtype=torch.uint8) for _ in range(self.size)]
-        self._finish([self._gloo.allgather(parts, own)])
+        self._finish([self._gloo.allgather(parts, padded)])
         return [part.numpy().tobytes() for part in parts]
 
     def broadcast(self, parts: Sequence[Tensor]) -> None:
-        """Overwrite each rank's part, in their order, with that of its rank; there may be fewer parts than ranks."""
+        """Overwrite the k-th part on every rank by rank k's; there may be fewer parts than ranks."""
         self._finish([self._gloo.broadcast(part, root) for root, part in enumerate(parts) if part.numel()])
 
     def close(self) -> None:
-        """The others' exchanges with this rank fail from now on."""
+        """Close the connections: from now on, the others' exchanges with this rank fail."""
         self._gloo = None
 
     def _finish(self, works: Sequence[Work]) -> None:
-        """Wait in slices: Ctrl-C is heard, and a rank that hangs is noticed. gloo goes on meanwhile."""
+        """Wait in slices, so that Ctrl-C works and a hanging rank is noticed."""
         try:
             for work in works:
                 while not self._is_done(work):
@@ -73,17 +73,17 @@ class Connections:
             raise
 
     def _is_done(self, work: Work) -> bool:
-        with suppress(RuntimeError):  # gloo has no type of its own for time that is up, or for a closed connection
+        with suppress(RuntimeError):  # gloo has no error class of its own for a timeout or a closed connection
             work.wait(SLICE)
         if not work.is_completed():
             return False
         try:
-            work.wait()  # for its error
+            work.wait()  # raises its error
         except RuntimeError as error:
             raise self.monitor.explain(error) from None
         return True
 
 
 def never_free(group: Any) -> None:
-    """Let the end of this process not wait for an exchange that is still open: gloo's destructor would, for ever."""
+    """Keep gloo's object alive for ever: its destructor would wait without end for an open exchange."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

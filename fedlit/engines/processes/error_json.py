@@ -1,4 +1,4 @@
-"""An error as JSON, which another rank raises as its own. Nothing is unpickled, and no class of it is called."""
+"""An error as JSON, which another rank can raise as its own. Nothing is unpickled, and no constructor is called."""
 
 import builtins
 import traceback
@@ -11,11 +11,11 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def to_json(error: BaseException, where: str) -> dict[str, Any]:
-    """All that another process needs to raise it; a foreign error brings its traceback, which is there alone.
+    """All that another process needs to raise the error; one that is not fedlit's also brings its traceback.
 
     Args:
-        error: of this process.
-        where: who raised it, as a sentence.
+        error: an error of this process.
+        where: a sentence that says which process raised it.
     """
     is_ours = isinstance(error, FedlitError)
     return {
@@ -28,26 +28,26 @@ def to_json(error: BaseException, where: str) -> dict[str, Any]:
     }
 
 
-def from_json(told: dict[str, Any]) -> BaseException:
-    """An error of the same class where that is Python's or fedlit's own, else one that names the class."""
-    kind = getattr(errors, told["kind"], None) or getattr(builtins, told["kind"], None)
+def from_json(record: dict[str, Any]) -> BaseException:
+    """The error again, if its class is Python's or fedlit's; else an error that names the class."""
+    kind = getattr(errors, record["kind"], None) or getattr(builtins, record["kind"], None)
     error: BaseException | None = None
     if isinstance(kind, type) and issubclass(kind, BaseException):
-        error = kind.__new__(kind, *told["args"])
-        error.args = tuple(told["args"])
-        vars(error).update(told["fields"])
-    if error is None or str(error) != told["message"]:
-        error = _unknown(told)
-    if told["note"] is not None:
-        error.add_note(told["note"])
+        error = kind.__new__(kind, *record["args"])
+        error.args = tuple(record["args"])
+        vars(error).update(record["fields"])
+    if error is None or str(error) != record["message"]:
+        error = _unknown(record)
+    if record["note"] is not None:
+        error.add_note(record["note"])
     return error
 
 
-def _unknown(told: dict[str, Any]) -> BaseException:
-    """An error of a class that is not known here, or that a copy does not look like."""
-    message = f"{told['kind']}: {told['message']}"
-    if told["exit_code"] is None:
+def _unknown(record: dict[str, Any]) -> BaseException:
+    """The error for a class that is not known here, or whose copy would have another text."""
+    message = f"{record['kind']}: {record['message']}"
+    if record["exit_code"] is None:
         return RuntimeError(message)
     error = FedlitError(message)
-    error.exit_code = told["exit_code"]
+    error.exit_code = record["exit_code"]
     return error

@@ -1,4 +1,4 @@
-"""RankGroup: several processes as `Ranks`: work is split, its rows are gathered on all of them in its order."""
+"""RankGroup: several processes as `Ranks`. Work is split among them, and all of them get all rows, in order."""
 
 import io
 import json
@@ -22,7 +22,7 @@ _latest: "RankGroup | None" = None
 
 
 def another_rank_reports() -> bool:
-    """Whether an error is told to the user by another process of the run."""
+    """Whether another process of the run reports an error to the user."""
     return _latest is not None and _latest.rank != _latest.reporting_rank
 
 
@@ -30,9 +30,9 @@ class RankGroup(Ranks):
     """The processes of a run, joined.
 
     Args:
-        monitor: what they know of each other.
-        connections: between them.
-        here: ranks on this machine.
+        monitor: watches the other ranks.
+        connections: to the other ranks.
+        here: number of ranks on this machine.
     """
 
     def __init__(self, monitor: Monitor, connections: Connections, here: int) -> None:
@@ -53,7 +53,7 @@ class RankGroup(Ranks):
     def split_work(
         self, costs: Sequence[float], compute: Callable[[list[int]], Params], lengths: Sequence[int] | None = None
     ) -> Params:
-        """Each rank its part; a rank without any only receives."""
+        """Compute this rank's part; a rank without items only receives."""
         if not costs:
             return compute([])
         shares = divide(costs, self.size)
@@ -64,7 +64,7 @@ class RankGroup(Ranks):
         return self._gathered(rows, shares, counts)
 
     def _gathered(self, rows: Params, shares: list[list[int]], counts: list[int]) -> Params:
-        """Every rank's rows, in the items' order."""
+        """The rows of all ranks, in the items' order."""
         layouts = self.all_gather(RowLayout.of(rows).to_json())
         layout = RowLayout.agreed([RowLayout.from_json(layout) for layout in layouts])
         with self.profile("communicate"):
@@ -78,18 +78,18 @@ class RankGroup(Ranks):
     # ---- agreement ---------------------------------------------------------------------------------------------------
 
     def all_gather(self, value: T) -> list[T]:
-        """It travels as JSON."""
+        """The values of all ranks, sent as JSON."""
         self.monitor.check()
         with self.profile("wait"):
             message = json.dumps(value, default=os.fspath).encode()
             return [json.loads(part) for part in self.connections.all_gather(message)]
 
     def broadcast(self, value: T) -> T:
-        """The first rank's; others need not have one."""
+        """The first rank's value; others may pass anything."""
         return self.all_gather(value if self.is_first else None)[0]  # type: ignore[return-value]  # the first one's is a T
 
     def any_rank(self, claims: Sequence[bool]) -> list[bool]:
-        """Of each claim whether it holds on any rank."""
+        """For each claim, whether it is true on at least one rank."""
         return [any(claim) for claim in zip(*self.all_gather(list(claims)), strict=True)]
 
     def broadcast_tensors(self, tensors: Mapping[str, Tensor]) -> None:
@@ -101,23 +101,23 @@ class RankGroup(Ranks):
             value.detach().copy_(sent)
 
     def broadcast_checkpoint(self, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
-        """The first rank's, however large, as the bytes of a file that holds tensors and plain data alone."""
+        """The first rank's checkpoint, of any size, sent as a file that holds only tensors and plain data."""
         file = io.BytesIO()
         if self.is_first:
             torch.save(checkpoint, file)
         size = self.broadcast(file.tell())
         content = torch.frombuffer(bytearray(file.getvalue().ljust(size, b"\0")), dtype=torch.uint8)
         self.connections.broadcast([content])
-        found: dict[str, Any] = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
-        return found
+        received: dict[str, Any] = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+        return received
 
     def heartbeat(self) -> None:
-        """A sign of progress; what another rank has raised is raised here too."""
+        """Report progress; an error of another rank is raised here too."""
         self.monitor.step()
 
     @contextmanager
     def without_timeout(self) -> Iterator[None]:
-        """Being alive is enough."""
+        """This rank need not report progress inside the block; being alive is enough."""
         with self.monitor.working(False):
             yield
 
@@ -125,9 +125,9 @@ class RankGroup(Ranks):
 
     @contextmanager
     def taking_leave(self) -> Iterator[None]:
-        """A run: all ranks come to its end, or all end with the error of the one that failed.
+        """Around a run: all ranks finish it, or all end with the error of the rank that failed.
 
-        Until then the monitor sees to it that this process does not outlive the first rank: it also says why.
+        Meanwhile the monitor, not the system, ends this process if the first rank dies, because it can say why.
         """
         death_signal = set_death_signal(0)
         try:
@@ -144,7 +144,7 @@ class RankGroup(Ranks):
 
 
 def rows_in_order(shares: list[list[int]], counts: list[int]) -> Tensor:
-    """Where each row of the items, in their order, lies among the ranks' rows one below the other."""
+    """Indices that bring the concatenated rows of all ranks into the items' order."""
     starts, start = {}, 0
     for item in (item for share in shares for item in share):
         starts[item] = start

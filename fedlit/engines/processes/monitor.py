@@ -1,8 +1,8 @@
-"""What the ranks of a run know of each other, in torch's own store: who is alive, who makes progress, why the run ends.
+"""The monitor of a rank: through torch's store, ranks see who is alive, who makes progress, and why the run ends.
 
-gloo tells at once that a process died, but not which, and it cannot tell one that hangs from one that works long. So
-every rank leaves two numbers in the store now and then, and looks at those of others. All that is written is JSON:
-whoever got at the store could disturb a run, but not let it run anything.
+gloo reports at once that a process died, but not which one, and it cannot tell a hanging process from one that works
+long. So every rank regularly writes two counters into the store, and reads those of others. Everything there is plain
+numbers or JSON: somebody with access to the store could disturb a run, but not execute code in it.
 """
 
 import json
@@ -23,9 +23,9 @@ from fedlit.errors import RankError
 
 RESUME = "The last checkpoint is good: continue with --resume."
 GOODBYE_S = 2.0
-"""How long a rank that ends waits for the others to know it."""
+"""Seconds that a rank waits at its end until the others know of it."""
 SIGN_S = 5.0
-"""The longest time between two signs: a store that is a file grows by 40 bytes with each."""
+"""Most seconds between two signs; each adds 40 bytes to a store that is a file."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +47,15 @@ class Ending:
     """Why a run ends."""
 
     rank: int
-    """Whose fault it is."""
+    """The rank that caused it."""
     is_lost: bool
-    """Whether that rank is gone or was given up, and so cannot say anything."""
+    """Whether that rank died or was given up, and so cannot report itself."""
     error: BaseException
 
 
 @dataclass
 class Signs:
-    """What was seen of a rank last, and for how many seconds nothing else."""
+    """The counters of a rank as they were read last, and the seconds for which each has not changed."""
 
     beats: int = -1
     steps: int = -1
@@ -63,17 +63,17 @@ class Signs:
     without_step: float = 0.0
 
     def see(self, beats: int, steps: int, passed: float) -> None:
-        """After some more seconds."""
+        """Compare with the counters read `passed` seconds later."""
         self.without_beat = self.without_beat + passed if beats == self.beats else 0.0
         self.without_step = self.without_step + passed if steps == self.steps else 0.0
         self.beats, self.steps = beats, steps
 
 
 class IdleTimer:
-    """Time in which this process could have heard something: while it was stopped or starved itself, nobody was silent.
+    """Measures time, but not while this process was itself stopped or starved: it must not blame others then.
 
     Args:
-        period: how often it is read, in seconds; what is beyond twice that was not this process's.
+        period: seconds between two readings; more than twice that means that this process did not run.
     """
 
     def __init__(self, period: float) -> None:
@@ -81,19 +81,19 @@ class IdleTimer:
         self._read = time.monotonic()
 
     def passed(self) -> float:
-        """Seconds since it was read last."""
+        """Seconds since the last reading."""
         now = time.monotonic()
         passed, self._read = min(now - self._read, self.most), now
         return passed
 
 
 class Monitor(threading.Thread):
-    """Watches over one run. Its thread alone uses the store: one whose machine is lost lets everybody wait.
+    """Watches one run. Only its thread uses the store, which blocks its callers if the store's machine is lost.
 
     Args:
-        store: of this run alone.
+        store: for this run alone.
         members: the processes of the run, by rank.
-        rank: this one.
+        rank: of this process.
         timeout: seconds without a sign of progress after which a rank is given up.
     """
 
@@ -103,7 +103,7 @@ class Monitor(threading.Thread):
         self.me = members[rank]
         self.period, self.sign_period = min(1.0, timeout / 8), min(SIGN_S, timeout / 8)
         self.ending: Ending | None = None
-        """Why the run ends; None while all is well."""
+        """Why the run ends; None while it goes on."""
         self._steps, self._is_working, self._steps_told = 0, False, 0
         self._beats, self._progress, self._unsigned = 0, 0, 0.0
         self._watched = [Signs() if (rank == 0) != (other.rank == 0) else None for other in members]
@@ -117,7 +117,7 @@ class Monitor(threading.Thread):
 
     @contextmanager
     def working(self, is_working: bool) -> Iterator[None]:
-        """Whether this rank must finish steps now and then, while this lasts; else being alive is enough."""
+        """Whether this rank must report steps inside the block; otherwise being alive is enough."""
         before, self._is_working = self._is_working, is_working
         try:
             yield
@@ -125,12 +125,12 @@ class Monitor(threading.Thread):
             self._is_working = before
 
     def step(self) -> None:
-        """A step is finished."""
+        """Report a finished step."""
         self._steps += 1
         self.check()
 
     def check(self) -> None:
-        """Raise what ended the run on another rank, or that the store does not answer."""
+        """Raise the error that ended the run on another rank, or an error if the store does not answer."""
         self._unanswered = 0.0 if self._looks != self._looks_seen else self._unanswered + self._main_timer.passed()
         self._looks_seen = self._looks
         if self.ending is None and self._unanswered > self.timeout:
@@ -139,7 +139,7 @@ class Monitor(threading.Thread):
             raise self.ending.error
 
     def explain(self, failed: RuntimeError) -> BaseException:
-        """Why an exchange has failed: what another rank raised, or who is gone."""
+        """The error behind a failed exchange: what another rank raised, or which rank died."""
         self._has_failed = True
         self._asked.set()
         if not self._known.wait(self.timeout + 2 * SIGN_S) or self.ending is None:
@@ -147,15 +147,15 @@ class Monitor(threading.Thread):
         return self.ending.error
 
     def tell(self, error: BaseException) -> None:
-        """Let the others know why this rank ends, unless it ends because of them."""
+        """Tell the others why this rank ends, unless it ends because of them."""
         if self.ending is None:
-            what = error_json.to_json(error, f"{self.me} raised it.")
-            self._own_error = json.dumps({"rank": self.rank, "is_lost": False, "error": what})
+            record = error_json.to_json(error, f"{self.me} raised it.")
+            self._own_error = json.dumps({"rank": self.rank, "is_lost": False, "error": record})
             self._asked.set()
             self._known.wait(GOODBYE_S)
 
     def leave(self) -> None:
-        """Say goodbye; all wait for each other a little, so that nobody misses the last word."""
+        """Report the end of this rank; ranks wait for each other a little, so that all see the last messages."""
         self._left.set()
         self._asked.set()
         self.join(2 * GOODBYE_S)
@@ -163,7 +163,7 @@ class Monitor(threading.Thread):
     # ---- the thread --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Look around in every period until the run is over."""
+        """Look at the store in every period, until the run is over."""
         timer = IdleTimer(self.period)
         while not self._left.is_set():
             passed = timer.passed()
@@ -174,7 +174,7 @@ class Monitor(threading.Thread):
             self._looks += 1
             time.sleep(0.02)
             self._asked.wait(self.period)
-        with suppress(RuntimeError):  # the store is gone, or its machine
+        with suppress(RuntimeError):  # the store or its machine is lost
             self._say_goodbye()
 
     def _look(self, passed: float) -> None:
@@ -197,14 +197,14 @@ class Monitor(threading.Thread):
             self._learn(read_ending(self.store.get("ending")))
 
     def _sign(self) -> None:
-        """One number shows life, the other one progress, which is expected while the main thread works."""
+        """Write the counters of life and of progress; the second stands still only while the main thread hangs."""
         if self._steps != self._steps_told or not self._is_working:
             self._steps_told, self._progress = self._steps, self._progress + 1
         self._beats, self._unsigned = self._beats + 1, 0.0
         self.store.set(f"sign/{self.rank}", f"{self._beats} {self._progress}")
 
     def _find_lost(self, passed: float) -> str | None:
-        """The ending that a rank causes which is gone, or gives no sign."""
+        """The ending, as JSON, that a dead or silent rank causes; None if there is none."""
         for member, signs in zip(self.members, self._watched, strict=True):
             if self._is_dead(member):
                 return lost_json(member, gone(member))
@@ -218,7 +218,7 @@ class Monitor(threading.Thread):
         return None
 
     def _read_sign(self, rank: int) -> tuple[int, int]:
-        """Life and progress so far; a rank that has just come has given no sign yet."""
+        """The counters of life and progress; (0, 0) before the rank's first sign."""
         key = f"sign/{rank}"
         beats, progress = self.store.get(key).split() if self.store.check([key]) else (0, 0)
         return int(beats), int(progress)
@@ -237,7 +237,7 @@ class Monitor(threading.Thread):
         if ending.rank == self.rank:
             self._exit(f"{self.me} was given up by the others, and ends.")
         with suppress(ProcessLookupError):
-            os.kill(self.members[ending.rank].pid, signal.SIGCONT)  # one that was stopped wakes up, and ends as above
+            os.kill(self.members[ending.rank].pid, signal.SIGCONT)  # a stopped process wakes up and ends itself
 
     def _end_if_stuck(self, passed: float) -> None:
         assert self.ending is not None
@@ -260,14 +260,14 @@ class Monitor(threading.Thread):
         return self.store.check([f"left/{member.rank}"]) or (is_here and not is_alive(member.pid))
 
     def _exit(self, why: str) -> None:
-        """End this process, whatever its main thread does."""
+        """End this process at once, even if its main thread hangs."""
         sys.stderr.write(f"fedlit: {why}\n")
         sys.stderr.flush()
         os._exit(RankError.exit_code)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this machine runs or is stopped; a zombie has ended."""
+    """Whether a process of this machine still exists, running or stopped; a zombie does not count."""
     try:
         os.kill(pid, 0)
         return (
@@ -278,12 +278,12 @@ def is_alive(pid: int) -> bool:
 
 
 def gone(member: Member) -> str:
-    """What is said of a rank that is dead."""
+    """The error text for a rank that died."""
     return f"{member} is gone: it was killed or crashed, or its machine was lost. {RESUME}"
 
 
 def silent(member: Member, timeout: float) -> str:
-    """What is said of a rank that hangs."""
+    """The error text for a rank that hangs."""
     return (
         f"{member} has given no sign for {timeout:g} s: a step hangs there, or takes longer than that "
         f"(trainer.rank_timeout). {RESUME}"
@@ -291,11 +291,11 @@ def silent(member: Member, timeout: float) -> str:
 
 
 def lost_json(member: Member, why: str) -> str:
-    """The ending that a lost rank causes, as it is written down."""
+    """The ending that a lost rank causes, as JSON."""
     return json.dumps({"rank": member.rank, "is_lost": True, "error": error_json.to_json(RankError(why), "")})
 
 
-def read_ending(told: bytes) -> Ending:
-    """What was written down."""
-    found = json.loads(told)
-    return Ending(found["rank"], found["is_lost"], error_json.from_json(found["error"]))
+def read_ending(content: bytes) -> Ending:
+    """The ending in a JSON text of the store."""
+    record = json.loads(content)
+    return Ending(record["rank"], record["is_lost"], error_json.from_json(record["error"]))

@@ -1,7 +1,7 @@
-"""Where the processes of a run find each other: torch's store, on this machine alone unless the run has several.
+"""Where the processes of a run find each other: torch's store, reachable from this machine alone unless there are more.
 
-One command that starts all ranks gives them a file in a folder that only its user may enter. torchrun and SLURM give
-an address, where torch's store answers everybody: docs/scaling.md says what that means.
+A command that starts all ranks gives them a file in a folder that only its user may enter. torchrun and SLURM give an
+address, at which torch's store answers everybody: docs/scaling.md says what that means.
 """
 
 import atexit
@@ -26,62 +26,62 @@ from fedlit.engines.processes.monitor import Member
 from fedlit.errors import ConfigError, RankError
 
 START_S = 600.0
-"""How long ranks wait for each other at the start: machines of a cluster do not start at the same moment."""
+"""Seconds that ranks wait for each other at the start: a cluster's machines do not start at the same moment."""
 HOST = "127.0.0.1"
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 FOLDER = "FEDLIT_RANKS"
-"""A variable with the private folder of ranks that one command started."""
+"""Environment variable with the private folder of ranks that one command started."""
 SECRETS = ("FEDLIT_SECRET", "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID")
-"""Variables that are equal on all ranks of a run, the best one first: the user's, and names that launchers give."""
+"""Environment variables that are equal on all ranks of a run, the best first: the user's, then those of launchers."""
 
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Which process of a run this one is, as its launcher says."""
+    """This process's rank and the run's size, as its launcher says."""
 
     rank: int
     size: int
-    """Processes of the run."""
+    """Number of processes of the run."""
     nodes: int
-    """Machines of the run."""
+    """Number of machines of the run."""
     address: str
-    """Of the first process's machine."""
+    """Address of the first process's machine."""
     port: int
 
 
 class Rendezvous:
-    """For all runs of this process: the store stays."""
+    """The meeting of ranks, for all runs of this process: they share one store."""
 
     def __init__(self) -> None:
         self.store: Store | None = None
         self.runs = 0
 
-    def open(self, seat: RankInfo) -> Store:
-        """The store: a private file where one command started all ranks; else the launcher's, or the first rank's."""
-        if seat.nodes == 1:
+    def open(self, info: RankInfo) -> Store:
+        """Open the store: a private file if one command started all ranks; else the launcher's or the first rank's."""
+        if info.nodes == 1:
             os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
             if FOLDER in os.environ:
                 folder = os.environ.pop(FOLDER)  # it is not for processes that this one starts
                 atexit.register(remove_if_orphaned, folder, os.getppid())
                 return FileStore(f"{folder}/store", -1)
-        is_server = seat.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-        if is_server and seat.nodes == 1:
-            return serve_here(seat.port, START_S, f"MASTER_PORT is {seat.port}", "Give another one")
-        address, patience = HOST if seat.nodes == 1 else seat.address, timedelta(seconds=START_S)
-        return TCPStore(address, seat.port, is_master=is_server, timeout=patience, wait_for_workers=False)
+        is_server = info.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if is_server and info.nodes == 1:
+            return serve_here(info.port, START_S, f"MASTER_PORT is {info.port}", "Give another one")
+        address, patience = HOST if info.nodes == 1 else info.address, timedelta(seconds=START_S)
+        return TCPStore(address, info.port, is_master=is_server, timeout=patience, wait_for_workers=False)
 
-    def meet(self, seat: RankInfo, check: Callable[[], None]) -> tuple[Store, list[Member]]:
-        """Wait until every rank has come to this run; returns a store of its own, and who they are.
+    def meet(self, info: RankInfo, check: Callable[[], None]) -> tuple[Store, list[Member]]:
+        """Wait until every rank has joined this run; returns the run's own store, and its members.
 
         Args:
-            seat: this process's.
-            check: raises where somebody will not come.
+            info: of this process.
+            check: raises an error if a rank cannot join.
         """
-        self.store = self.store or PrefixStore("fedlit", self.open(seat))
+        self.store = self.store or PrefixStore("fedlit", self.open(info))
         self.runs += 1
-        size, store = seat.size, PrefixStore(str(self.runs), self.store)
-        me = Member(seat.rank, os.getpid(), socket.gethostname(), machine())
-        store.set(f"member/{seat.rank}", introduce(me, self.runs))
+        size, store = info.size, PrefixStore(str(self.runs), self.store)
+        me = Member(info.rank, os.getpid(), socket.gethostname(), machine())
+        store.set(f"member/{info.rank}", introduce(me, self.runs))
         missing, deadline = list(range(size)), time.monotonic() + START_S
         while missing := [rank for rank in missing if not store.check([f"member/{rank}"])]:
             check()
@@ -98,14 +98,14 @@ RENDEZVOUS = Rendezvous()
 
 
 def make_private_folder() -> None:
-    """Where the ranks of one command meet, unless it has one: nobody but this user may enter it."""
+    """Make the folder in which the ranks of this command meet; only this user may enter it."""
     main, folder = os.getpid(), tempfile.mkdtemp(prefix="fedlit-")  # mode 700
     os.environ[FOLDER] = folder
     atexit.register(lambda: shutil.rmtree(folder, ignore_errors=True) if os.getpid() == main else None)
 
 
 def remove_if_orphaned(folder: str, parent: int) -> None:
-    """Tidy up after a process that was killed."""
+    """Remove the folder if the process that made it was killed."""
     if os.getppid() != parent:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -116,22 +116,22 @@ def serve_here(port: int, patience: float, asked: str, remedy: str) -> TCPStore:
     Args:
         port: to listen on; 0 takes a free one.
         patience: seconds that others may wait for an answer.
-        asked: who gave the port, as the beginning of an error's sentence.
+        asked: begins the error's sentence; says where the port comes from.
         remedy: the last sentence of the error, without its full stop.
     """
     try:
-        held = socket.create_server((HOST, port))
+        listener = socket.create_server((HOST, port))
     except (OSError, OverflowError) as error:
         raise ConfigError(
             f"{asked}, on which this process cannot listen: it is in use, or not allowed to this user. {remedy}."
         ) from error
     return TCPStore(
         HOST,
-        held.getsockname()[1],
+        listener.getsockname()[1],
         is_master=True,
         timeout=timedelta(seconds=patience),
         wait_for_workers=False,
-        master_listen_fd=held.detach(),
+        master_listen_fd=listener.detach(),
     )
 
 
@@ -139,17 +139,17 @@ def serve_here(port: int, patience: float, asked: str, remedy: str) -> TCPStore:
 
 
 def introduce(member: Member, run: int) -> str:
-    """What a rank says of itself, signed with what only ranks of this run know."""
-    said = json.dumps(astuple(member))
-    return json.dumps({"member": said, "signature": sign(said, run)})
+    """A rank's description of itself, signed with a secret that only ranks of this run know."""
+    text = json.dumps(astuple(member))
+    return json.dumps({"member": text, "signature": sign(text, run)})
 
 
 def recognize(introduction: bytes, rank: int, run: int) -> Member:
-    """Who came as that rank; RankError where it does not know the secret."""
+    """The member that introduced itself as this rank; RankError if it does not know the secret."""
     try:
-        told = json.loads(introduction)
-        if hmac.compare_digest(told["signature"], sign(told["member"], run)):
-            member = Member(*json.loads(told["member"]))
+        record = json.loads(introduction)
+        if hmac.compare_digest(record["signature"], sign(record["member"], run)):
+            member = Member(*json.loads(record["member"]))
             if member.rank == rank:
                 return member
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -160,14 +160,14 @@ def recognize(introduction: bytes, rank: int, run: int) -> Member:
     )
 
 
-def sign(said: str, run: int) -> str:
-    """Of a rank of the run with that number."""
+def sign(text: str, run: int) -> str:
+    """The signature of a text in the run with this number."""
     secret = next((os.environ[name] for name in SECRETS if name in os.environ), "")
-    return hmac.new(secret.encode(), f"{run} {said}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(secret.encode(), f"{run} {text}".encode(), hashlib.sha256).hexdigest()
 
 
 def machine() -> str:
-    """Equal for processes that see each other's process ids: containers of one machine need not, and share its name."""
+    """An id that is equal for processes that see each other's process ids, unlike two containers with one host name."""
     if sys.platform != "linux":
         return str(uuid.getnode())
     return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"

@@ -1,6 +1,6 @@
-"""Becomes a further rank that ends with the process that started it, kill -9 included: `start_rank.py PARENT COMMAND`.
+"""Becomes a further rank, which ends if its parent does, even by kill -9: `start_rank.py PARENT COMMAND`.
 
-It runs before anything that takes seconds, and so imports nothing of fedlit.
+It must run at once, and so imports nothing of fedlit, which takes seconds.
 """
 
 import ctypes
@@ -10,7 +10,7 @@ import sys
 
 
 def set_death_signal(signum: int) -> int:
-    """Which signal the system sends this process when its parent dies (0: none); returns the one so far. Linux only."""
+    """Set the signal that the system sends this process when its parent dies (0: none); returns the old one. Linux."""
     if sys.platform != "linux":
         return 0
     libc, before = ctypes.CDLL(None), ctypes.c_int()
@@ -21,7 +21,7 @@ def set_death_signal(signum: int) -> int:
 
 if __name__ == "__main__":
     parent, *command = sys.argv[1:]
-    set_death_signal(signal.SIGKILL)  # it outlives exec
-    if os.getppid() != int(parent):  # it died before we asked
+    set_death_signal(signal.SIGKILL)  # stays set after exec
+    if os.getppid() != int(parent):  # the parent has died already
         sys.exit(1)
     os.execv(command[0], command)

@@ -1,5 +1,6 @@
-"""How a run gets its processes: Lightning's launchers, environments and arguments, without what training by gradients
-needs. The only file that touches protected names of Lightning's launchers (`tests/test_private_names.py` lists them).
+"""How a run gets its processes: by Lightning's launchers, environments and arguments, without its gradient reduction.
+
+This is the only file with protected names of Lightning's launchers (`tests/test_private_names.py` lists them).
 """
 
 import atexit
@@ -37,11 +38,11 @@ FORKING = ("ddp_notebook", "ddp_fork")
 STRATEGIES = ("auto", "ddp", *FORKING)
 _SHARDING = ("fsdp", "deepspeed", "model_parallel", "xla_fsdp")
 TORCHRUN = "TORCHELASTIC_RUN_ID"
-"""A variable that torchrun sets for the processes it starts."""
+"""Environment variable that torchrun sets for its processes."""
 
 
 def find_strategy(devices: int, num_nodes: int, strategy: object, rank_timeout: float) -> "FederatedStrategy | str":
-    """What Lightning's trainer is given as its strategy: its own for one process, fedlit's for several."""
+    """The strategy for Lightning's trainer: its own for one process, fedlit's for several."""
     require(rank_timeout > 0, f"trainer.rank_timeout is {rank_timeout}; give seconds above 0.")
     require(devices >= 1, f"trainer.devices is {devices}; give the number of processes on each machine, 1 or more.")
     require(num_nodes >= 1, f"trainer.num_nodes is {num_nodes}; give the number of machines, 1 or more.")
@@ -52,7 +53,7 @@ def find_strategy(devices: int, num_nodes: int, strategy: object, rank_timeout: 
 
 
 def check_strategy(strategy: object) -> None:
-    """Only processes that each hold the whole model; which of them trains which client is fedlit's."""
+    """Refuse strategies that split a model or batches: here every process has whole models and trains whole clients."""
     if not isinstance(strategy, str):
         raise ConfigError(
             f"trainer.strategy is a {type(strategy).__name__}, but fedlit makes its own: it divides clients and not "
@@ -72,7 +73,7 @@ def check_strategy(strategy: object) -> None:
 
 
 def check_started(devices: int, num_nodes: int) -> None:
-    """torchrun has started its processes already: their number must be the one that is asked for."""
+    """Refuse another number of processes than torchrun has already started."""
     started = int(os.environ.get("WORLD_SIZE", "1")) if TORCHRUN in os.environ else None
     if started is not None and started != devices * num_nodes:
         raise ConfigError(
@@ -105,18 +106,18 @@ class FederatedStrategy(DDPStrategy):
             self._launcher = RankLauncher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def join(self) -> RankGroup:
-        """Meet the other ranks; a second run of the same processes meets anew."""
+        """Join the other ranks, again for every run of the same processes."""
         self.ranks = None
         self.setup_environment()
         assert self.ranks is not None
         return self.ranks
 
     def setup_distributed(self) -> None:
-        """The ranks of a run, once all are there; torch's process group is for Lightning's and the user's own calls."""
+        """Make the rank group once all ranks joined; torch's process group is for calls by Lightning and the user."""
         self.set_world_ranks()
         if self.ranks is not None:
             return
-        store, members = RENDEZVOUS.meet(self._seat(), self._check_children)
+        store, members = RENDEZVOUS.meet(self._rank_info(), self._check_children)
         monitor = Monitor(store, members, self.global_rank, self.rank_timeout)
         monitor.start()
         try:
@@ -127,7 +128,7 @@ class FederatedStrategy(DDPStrategy):
         except RuntimeError as error:
             raise monitor.explain(error) from None
 
-    def _seat(self) -> RankInfo:
+    def _rank_info(self) -> RankInfo:
         environment = self.cluster_environment
         assert environment is not None
         where = environment.main_address, environment.main_port
@@ -138,19 +139,19 @@ class FederatedStrategy(DDPStrategy):
             self.launcher.check_children()
 
     def configure_ddp(self) -> None:
-        """Nothing: there are no gradients to reduce."""
+        """Do nothing: there are no gradients to reduce."""
 
     def barrier(self, name: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """A meeting; not for a checkpoint, which the first rank writes while the others go on."""
+        """Wait for all ranks, except at a checkpoint, which the first rank writes while the others go on."""
         if self.ranks is not None and name != "Trainer.save_checkpoint":
             self.ranks.all_gather(None)
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What rank `src` gives: plain data, or a path."""
+        """The value of rank `src`: plain data, or a path."""
         return obj if self.ranks is None else self.ranks.all_gather(obj if self.global_rank == src else None)[src]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Over all ranks, once all are there."""
+        """Reduce over all ranks, after all have come to this call."""
         if self.ranks is None or not isinstance(tensor, Tensor):
             return super().reduce(tensor, group, reduce_op)
         self.ranks.all_gather(None)
@@ -160,22 +161,24 @@ class FederatedStrategy(DDPStrategy):
             raise self.ranks.monitor.explain(error) from None
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """The first rank reads and sends: machines need not share a folder."""
+        """The first rank reads and sends it: machines need not share a folder."""
         assert self.ranks is not None
-        found = super().load_checkpoint(checkpoint_path, weights_only) if self.global_rank == 0 else None
-        return self.ranks.broadcast_checkpoint(found)
+        checkpoint = super().load_checkpoint(checkpoint_path, weights_only) if self.global_rank == 0 else None
+        return self.ranks.broadcast_checkpoint(checkpoint)
 
 
 class RankLauncher(_SubprocessScriptLauncher):
-    """Lightning's: the same command once more for each further rank of this machine. Without its observer, which kills
-    everything without a word when a process ends; here the others are told, and end by themselves.
+    """Lightning's launcher, which runs the same command again for each further rank of this machine.
+
+    It has no observer: Lightning's silently kills all processes when one ends; here the others know why, and end
+    themselves.
     """
 
     started: ClassVar[list["subprocess.Popen[bytes]"]] = []
-    """Further ranks of this machine, by rank; they take part in every run of this process."""
+    """The further ranks of this machine, in order; they take part in every run of this process."""
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
-        """Start the processes where nobody did yet, and call the function."""
+        """Start the processes, unless torchrun or SLURM did, and call the function."""
         try:
             self.cluster_environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
         except ValueError as error:  # SLURM started another number
@@ -186,7 +189,7 @@ class RankLauncher(_SubprocessScriptLauncher):
         return function(*args, **kwargs)
 
     def _start_children(self) -> None:
-        """As Lightning does, but none of them outlives this process."""
+        """Start the processes as Lightning does, but so that none outlives this process."""
         environment = self.cluster_environment
         os.environ |= {
             "MASTER_ADDR": environment.main_address,
@@ -202,7 +205,7 @@ class RankLauncher(_SubprocessScriptLauncher):
             self.started.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(rank)}))
 
     def check_children(self) -> None:
-        """Raise where a rank has ended before it came."""
+        """Raise an error if a rank has ended before it joined."""
         for rank, child in enumerate(self.started, start=1):
             if child.poll() is not None:
                 self.end_children(patience=0)
@@ -212,7 +215,7 @@ class RankLauncher(_SubprocessScriptLauncher):
                 )
 
     def end_children(self, patience: float = 10.0) -> None:
-        """At the end of this process no other one stays behind."""
+        """Wait for the started processes; kill those that do not end in time."""
         deadline = time.monotonic() + patience
         for child in self.started:
             with suppress(subprocess.TimeoutExpired):
@@ -224,14 +227,14 @@ class RankLauncher(_SubprocessScriptLauncher):
 
 
 class RankForker(_MultiProcessingLauncher):
-    """Lightning's for notebooks: every rank is a copy of this process, which waits for them and takes their results."""
+    """Lightning's launcher for notebooks: ranks are forks of this process, which waits and takes their results."""
 
     def __init__(self, strategy: FederatedStrategy) -> None:
         super().__init__(strategy, start_method="fork")
         self._main = os.getpid()
 
     def launch(self, function: Callable[..., Any], *args: Any, trainer: Trainer | None = None, **kwargs: Any) -> Any:
-        """Make the copies and call the function in each; in a copy, only call it."""
+        """Fork, and call the function in every fork; inside a fork, only call it."""
         if os.getpid() != self._main:
             return function(*args, **kwargs)
         make_private_folder()
@@ -242,7 +245,7 @@ class RankForker(_MultiProcessingLauncher):
         return outcome
 
     def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
-        """What the waiting process is to know of the run; as bytes, because tensors would be shared with the dead."""
+        """The run's results for the waiting process; as bytes, because shared tensors would end with this process."""
         file = io.BytesIO()
         torch.save(trainer.results() if trainer.state.finished else None, file)  # type: ignore[attr-defined]  # FederatedTrainer's
         return super().get_extra_results(trainer) | {"fedlit": file.getvalue()}
@@ -256,7 +259,7 @@ class RankForker(_MultiProcessingLauncher):
 
 
 def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a function in a copy, which does not outlive the process that waits; an error is returned as plain data."""
+    """Call a function in a fork that does not outlive its parent; an error is returned as plain data."""
     start_rank.set_death_signal(signal.SIGKILL)
     try:
         return function(*args, **kwargs)

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedlit.results.config_file import canonical
-from fedlit.results.runs import (
+from fedlit.results.groups import (
     SEEDS,
     Group,
-    Run,
     differing_settings,
     is_quiet,
     labels_of,
+    make_unique,
     mixed,
     named_data,
     options_apart,
-    told_apart,
 )
+from fedlit.results.runs import Run
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def datasets_of(groups: Sequence[Group]) -> list[DataSet]:
         members.setdefault(canonical(data_settings(group.runs[0])), []).append(group)
     runs = [replace(own[0].runs[0], settings=data_settings(own[0].runs[0])) for own in members.values()]
     short = [replace(run, settings={name: run.settings.get(name) for name in telling(kin(run, runs))}) for run in runs]
-    names, abouts = told_apart(data_names(short), runs), data_names(runs)
+    names, abouts = make_unique(data_names(short), runs), data_names(runs)
     return [
         DataSet(name, about, relabelled(own)) for name, about, own in zip(names, abouts, members.values(), strict=True)
     ]

@@ -1,8 +1,8 @@
-"""What W&B raises when it fails: the only file with its private names, which stand beside its tree of errors."""
+"""The errors that W&B raises: the only file with its private names, which are not in its public tree of errors."""
 
 
 def wandb_failures() -> tuple[type[Exception], ...]:
-    """Its process died, its disk is full, its server does not answer or refuses."""
+    """Errors of a process that died, a full disk, and a server that refuses or does not answer."""
     import wandb
     from wandb.sdk.lib.service.service_connection import WandbApiFailedError
     from wandb.sdk.mailbox import HandleAbandonedError, MailboxClosedError

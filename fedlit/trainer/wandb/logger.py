@@ -1,6 +1,6 @@
-"""WandbRun: Lightning's W&B logger over rounds, in the words of fedlit's catalogue.
+"""WandbRun: Lightning's W&B logger over rounds, with the labels of fedlit's catalogue.
 
-The users' records are sent by `evaluation/user_models.py`; what the command line adds to a run is in `command.py`.
+`users.py` sends the users' records; `session.py` has what the command line adds to a run.
 """
 
 import logging
@@ -18,7 +18,7 @@ from fedlit.trainer.wandb.failures import wandb_failures
 log = logging.getLogger("fedlit")
 
 ROUND = "round"
-"""The x-axis of everything."""
+"""The x-axis of all charts."""
 GLOSSARY = "about/metrics"
 """A table: every metric of the run with its unit and definition."""
 
@@ -26,21 +26,21 @@ GLOSSARY = "about/metrics"
 class WandbRun(WandbLogger):
     """Lightning's WandbLogger with the round as x-axis, and summaries of the best and the last value.
 
-    W&B's trouble is not the training's: the first error is told, then nothing more is sent to W&B.
+    Training goes on if W&B fails: the first error is logged, then nothing more is sent to W&B.
 
     Args:
-        config: the complete config; what a module saves as hyperparameters would repeat it, and is left out then.
-        given: arguments of WandbLogger; `prefix` has no effect, metric names are fixed.
+        config: the complete config; if given, a module's own hyperparameters are not logged, which would repeat it.
+        options: arguments of WandbLogger; `prefix` has no effect, metric names are fixed.
     """
 
-    def __init__(self, *, config: Mapping[str, Any] | None = None, **given: Any) -> None:
-        super().__init__(config=config, **given)
+    def __init__(self, *, config: Mapping[str, Any] | None = None, **options: Any) -> None:
+        super().__init__(config=config, **options)
         self.has_config = config is not None
         self.lost = False
 
     @property
     def experiment(self) -> Any:
-        """W&B's own object. One that cannot start is an error: it happens before any training."""
+        """W&B's own run object; ConfigError if it cannot start, which happens before any training."""
         try:
             return super().experiment
         except wandb_failures() as error:
@@ -52,12 +52,12 @@ class WandbRun(WandbLogger):
         self.send(metrics if step is None else {**metrics, ROUND: step})
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Lightning's, unless the run has its complete config already."""
+        """Log hyperparameters as Lightning does, unless the run has its complete config already."""
         if not self.has_config:
             super().log_hyperparams(params)
 
     def define(self, names: Iterable[str]) -> None:
-        """The round is the x-axis of every metric; the summary keeps its last value and, where one is, the best."""
+        """Make the round the x-axis of every metric; the summary keeps its last value, and its best if it has one."""
 
         def define(run: Any) -> None:
             run.define_metric(ROUND, hidden=True)
@@ -69,7 +69,7 @@ class WandbRun(WandbLogger):
         self.attempt(define)
 
     def explain(self, names: Iterable[str]) -> None:
-        """The glossary of these metrics, to go with the next row: W&B itself has no place for units."""
+        """Send the glossary of these metrics with the next row: W&B itself has no field for units."""
         import wandb
 
         columns: list[str | int] = ["name", "label", "unit", "better", "definition"]
@@ -82,7 +82,7 @@ class WandbRun(WandbLogger):
         self.attempt(lambda run: run.log(dict(values), commit=commit))
 
     def attempt(self, action: Callable[[Any], object]) -> None:
-        """Act on W&B's run, unless it was lost before."""
+        """Call an action on W&B's run, unless W&B has failed before."""
         if self.lost:
             return
         run = self.experiment
@@ -92,18 +92,18 @@ class WandbRun(WandbLogger):
             self.lose(error)
 
     def lose(self, error: Exception) -> None:
-        """Tell it once, and send nothing more."""
+        """Log the error once, and send nothing more."""
         if not self.lost:
             log.warning(
                 f"W&B failed ({error}) and gets nothing more of this run. The run does not need it: every number is in "
                 "its folder."
             )
-            # On a full disk its own log fails too: Python prints that, W&B records what is printed, and so on.
+            # On a full disk W&B's own log fails too: Python prints that, W&B records what is printed, and so on.
             logging.getLogger("wandb").handlers.clear()
         self.lost = True
 
     def finish(self, code: int) -> None:
-        """Close W&B's run: the next run of this process must not write into this one."""
+        """Close W&B's run, so that the next run of this process does not write into it."""
         import wandb
 
         if wandb.run is None:  # refused before it was started: `experiment` would start it now
@@ -113,5 +113,5 @@ class WandbRun(WandbLogger):
         except wandb_failures() as error:
             self.lose(error)
             with suppress(*wandb_failures()):
-                wandb.teardown()  # now: at the end of the process it would leave a traceback
+                wandb.teardown()  # at the end of the process it would print a traceback
             wandb.run = None

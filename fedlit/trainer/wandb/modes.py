@@ -1,4 +1,4 @@
-"""Whether W&B is online, offline or disabled; never a prompt, never a hang."""
+"""Chooses W&B's mode: online, offline or disabled; without a prompt, and without hanging."""
 
 import logging
 import netrc
@@ -22,7 +22,7 @@ _PATIENCE_S = 5.0
 
 
 def checked_mode(asked: str | None, folder: Path) -> str:
-    """The mode of a run in this folder; a line says what nobody has decided: off, or offline without a network."""
+    """The mode of a run in this folder; a line says so if it is off, or offline for lack of a network, by default."""
     mode = wandb_mode(asked)
     if mode == "online" and not has_credentials():
         raise ConfigError(
@@ -43,14 +43,14 @@ def checked_mode(asked: str | None, folder: Path) -> str:
 
 
 def server() -> str:
-    """The address of W&B's server, or of one's own in WANDB_BASE_URL."""
+    """The address of W&B's server, or the one in WANDB_BASE_URL."""
     return os.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
 
 
 def reachable(address: str) -> bool:
-    """Whether anything answers there within some seconds, through the user's proxy if there is one.
+    """Whether a server answers within some seconds, through the user's proxy if there is one.
 
-    W&B itself waits two minutes. In a thread, because looking up a name knows no time limit.
+    W&B itself waits two minutes. A thread is needed, because looking up a name has no timeout.
     """
     answered = threading.Event()
 
@@ -60,7 +60,7 @@ def reachable(address: str) -> bool:
             answered.set()
         except urllib.error.HTTPError:  # a refusal is an answer
             answered.set()
-        except (OSError, ValueError, HTTPException) as error:  # of a certificate W&B may know more than Python does
+        except (OSError, ValueError, HTTPException) as error:  # W&B may accept a certificate that Python refuses
             if isinstance(getattr(error, "reason", error), ssl.SSLError):
                 answered.set()
 
@@ -71,7 +71,7 @@ def reachable(address: str) -> bool:
 
 
 def wandb_mode(asked: str | None) -> str:
-    """What the user asked for, else WANDB_MODE, else online where there are credentials."""
+    """The mode asked for, else WANDB_MODE, else online if there are credentials."""
     if asked is not None:
         return asked
     chosen = os.environ.get("WANDB_MODE")
@@ -81,7 +81,7 @@ def wandb_mode(asked: str | None) -> str:
 
 
 def has_credentials() -> bool:
-    """An API key in the environment or in the user's netrc; asks nobody."""
+    """Whether there is an API key in the environment or in the user's netrc; there is no prompt."""
     if os.environ.get("WANDB_API_KEY"):
         return True
     path = Path(os.environ.get("NETRC", Path.home() / ".netrc"))

@@ -16,13 +16,13 @@ from fedlit.trainer.wandb.modes import checked_mode
 from fedlit.trainer.wandb.users import runs_of
 
 PICTURE = "about/partition"
-"""Who holds which samples: partition.png."""
+"""The key of partition.png: which client has which samples."""
 
 
 def wandb_run(
     asked: str | None, folder: Path, config: dict[str, Any], *, experiment: str, resume: bool, artifact: bool
 ) -> WandbRun | None:
-    """The W&B run of a run folder, or None. A resumed run continues its own curve."""
+    """The W&B run of a run folder, or None. A resumed run continues its own curves."""
     mode = checked_mode(asked, folder)
     require(
         not artifact or mode != "disabled", "--wandb_artifact keeps checkpoints in W&B, which is off. Give --wandb too."
@@ -46,7 +46,7 @@ def wandb_run(
 
 @contextmanager
 def tracked(trainer: FederatedTrainer, *, artifact: bool) -> Iterator[None]:
-    """Around `fit`: W&B's run ends with it, whatever the process does next; its exit code is the command's."""
+    """Around `fit`: end W&B's run with it; its exit code is that of the command."""
     runs, code = runs_of(trainer), 1
     try:
         yield
@@ -62,20 +62,20 @@ def tracked(trainer: FederatedTrainer, *, artifact: bool) -> Iterator[None]:
 
 
 def complete(run: WandbRun, trainer: FederatedTrainer, *, artifact: bool) -> None:
-    """What is known when training is over."""
+    """Send what is known only after training: thresholds, the partition, checkpoints."""
     import wandb
 
     folder, summary = trainer.folder, trainer.summary
     assert folder is not None
     known = {name: value for name, value in summary.items() if name.startswith(("rounds_to/", "halftime/"))}
-    run.attempt(lambda own: own.summary.update(known))
-    run.attempt(lambda own: own.log({PICTURE: wandb.Image(str(folder.partition_picture)), ROUND: summary["rounds"]}))
+    run.attempt(lambda live: live.summary.update(known))
+    run.attempt(lambda live: live.log({PICTURE: wandb.Image(str(folder.partition_picture)), ROUND: summary["rounds"]}))
     if artifact:
-        run.attempt(lambda own: own.log_artifact(checkpoints(own.id, folder, summary)))
+        run.attempt(lambda live: live.log_artifact(checkpoints(live.id, folder, summary)))
 
 
 def checkpoints(run_id: str, folder: RunFolder, summary: dict[str, Any]) -> Any:
-    """The run's last and best checkpoint and rows on disk as one artifact; W&B keeps a copy until it is uploaded."""
+    """The last and best checkpoint and the rows on disk as one artifact; W&B copies it until it is uploaded."""
     import wandb
 
     described = {name: summary[name] for name in ("rounds", "algorithm", "data", "seed")}

@@ -1,4 +1,4 @@
-"""WandbUsers: who wins and who loses, in W&B: a histogram each evaluated round, a table of the last one."""
+"""WandbUsers: users' results in W&B, as a histogram for each evaluated round and a table of the last one."""
 
 import math
 from typing import Any
@@ -16,7 +16,7 @@ from fedlit.trainer.wandb.logger import WandbRun
 HISTOGRAM = "users/acc_hist"
 """Users' accuracies under z on their own test, 20 bins of [0, 1]: the same bins in every round and run.
 
-A measure that is not a share has its own name there, and the bins of its range in the round.
+For a measure that is not a share, the name has that measure, and the bins cover its range in the round.
 """
 TABLE = "users/table"
 """One row per client of the last evaluated round; the columns of clients.parquet."""
@@ -33,7 +33,7 @@ class WandbUsers(ServerCallback):
         self.records: dict[str, Any] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what the metrics are; once, because a resumed run continues the same W&B run."""
+        """Define the metrics, and send the glossary once: a resumed run continues the same W&B run."""
         loop = loop_of(trainer)
         for run in runs_of(trainer):
             run.define([*loop.history.columns, histogram(loop.client.task.first), TABLE])
@@ -43,7 +43,7 @@ class WandbUsers(ServerCallback):
     def on_users_measured(
         self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, records: dict[str, Any]
     ) -> None:
-        """The histogram goes with the round's row; the newest records are the table."""
+        """Send the histogram with the round's row, and keep the records for the table."""
         import wandb
 
         self.round, self.records = 0 if cohort is None else cohort.run_round, records
@@ -60,11 +60,11 @@ class WandbUsers(ServerCallback):
         self.send_table(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """The same: of a run that failed, the users' table is what one wants to see most."""
+        """Send the table of a run that failed, too."""
         self.send_table(trainer)
 
     def send_table(self, trainer: Trainer) -> None:
-        """Every client's newest record."""
+        """Send every client's newest record."""
         import wandb
 
         if self.records:
@@ -74,7 +74,7 @@ class WandbUsers(ServerCallback):
 
 
 def histogram(measure: Measure) -> str:
-    """What the histogram of a measure over users is called."""
+    """The key of a measure's histogram over users."""
     return HISTOGRAM.replace("acc", measure.name)
 
 
@@ -84,7 +84,7 @@ def runs_of(trainer: Trainer) -> list[WandbRun]:
 
 
 def rows_of(records: dict[str, Any]) -> list[list[Any]]:
-    """Columns to rows of plain values, None for what is not a number: W&B shows it as an empty cell."""
+    """Columns as rows of plain values, with None for NaN, which W&B shows as an empty cell."""
     columns = [np.asarray(column).tolist() for column in records.values()]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return [[None if isinstance(cell, float) and math.isnan(cell) else cell for cell in row] for row in rows]

@@ -1,6 +1,6 @@
-"""A W&B workspace for federated runs: who wins and who loses, how much each user counts, what clients keep.
+"""A W&B workspace for federated runs: results of users, their weights, states of clients.
 
-The charts are data, so that a test can hold them against the catalogue; `workspace` turns them into W&B's panels.
+The charts are data, so that a test can compare them with the catalogue; `workspace` makes W&B's panels of them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ RECORDS: tuple[Chart, ...] = (Media(TABLE), Media(PICTURE), Media(GLOSSARY))
 
 
 def sections(measures: Sequence[Measure] = (ACCURACY,)) -> dict[str, tuple[Chart, ...]]:
-    """All sections for runs with these measures; one is for what clients keep, of all algorithms with words for it."""
+    """All sections for runs with these measures; one has the states of all algorithms that declared a label."""
     return {
         "Users": tuple(chart for measure in measures for chart in user_charts(measure, measure is measures[0])),
         "Coefficients": COEFFICIENTS,
@@ -66,7 +66,7 @@ def sections(measures: Sequence[Measure] = (ACCURACY,)) -> dict[str, tuple[Chart
 
 
 def user_charts(measure: Measure, is_first: bool) -> Iterator[Chart]:
-    """How a measure is spread over the users; of the first one W&B has a histogram too."""
+    """Charts of a measure over users; the first measure has a histogram too."""
     label, users = measure.label, f"users/{measure.name}"
     yield Lines(f"min- and max-user {label}", (f"min_user/{measure.name}", f"max_user/{measure.name}"))
     yield Lines(f"{label} of the worst, mean and best user", (f"{users}_min", f"{users}_mean", f"{users}_max"))
@@ -83,7 +83,7 @@ def models_chart(measure: Measure) -> Lines:
 
 
 def state_charts() -> Iterator[Chart]:
-    """By data size at the end, and over the rounds."""
+    """Charts of clients' states: by data size at the end, and over the rounds."""
     for name, shown in STATES.items():
         yield Scatter(f"{shown.label} by data size", "size", name)
         if shown.curves:
@@ -131,6 +131,6 @@ def panel(chart: Chart) -> Any:
 
 
 def specification(built: Any) -> dict[str, Any]:
-    """What W&B stores of a workspace, as plain data."""
+    """A workspace as the plain data that W&B stores."""
     view: dict[str, Any] = built._to_model().spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return view  # as wandb-workspaces sends it; it has no public name for that
+    return view  # as wandb-workspaces sends it; there is no public method for it
