@@ -29,6 +29,7 @@ from torch import Tensor
 
 from fedlit.client.row_layout import RowLayout
 from fedlit.errors import DamagedRowsError, RunError, explained
+from fedlit.files import write_bytes
 from fedlit.params import Params
 from fedlit.ranks import Ranks
 
@@ -83,9 +84,7 @@ class RowStore:
         """A new file in the folder; no other has its name."""
         path = folder / ranks.broadcast(f"rows-{secrets.token_hex(4)}.bin")
         if ranks.is_first:
-            with explained(path):
-                path.write_bytes(_header(layout))
-                _sync_folder(folder)
+            write_bytes(path, _header(layout))
         ranks.all_gather(None)
         return cls(path, layout, ranks)
 
@@ -331,11 +330,3 @@ def _advise(fd: int, offset: int, size: int, advice: str) -> None:
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(fd, offset, size, getattr(os, f"POSIX_FADV_{advice}"))
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -9,9 +9,11 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedlit.files import write_bytes
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
@@ -43,12 +45,10 @@ class ClientParts:
 
     Args:
         folder: where they are.
-        write: gives a file this content, atomically.
     """
 
-    def __init__(self, folder: Path, write: Callable[[Path, bytes], None]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._write = write
         self.run = secrets.token_hex(8)
         self.checksums: dict[str, int] = {}
         """By name, of every part that belongs to the run."""
@@ -109,7 +109,7 @@ class ClientParts:
 
     def _put(self, path: Path, table: "pyarrow.Table") -> None:
         content = encoded(table.replace_schema_metadata({_RUN: self.run.encode()}))
-        self._write(path, content)
+        write_bytes(path, content)
         self.checksums[path.name] = zlib.crc32(content)
 
     def _sort_out(self, foreign: Sequence[Path] = ()) -> None:

@@ -21,6 +21,7 @@ from fedlit.client.row_store import RowStore
 from fedlit.client.weights_file import is_whole
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import DamagedRowsError, ResumeError, RunError
+from fedlit.files import write_bytes
 from fedlit.ranks import Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.loop import FederatedLoop
@@ -105,7 +106,7 @@ class RunCheckpoint(Checkpoint):
             self.folder.rotate_checkpoint(lambda path: trainer.save_checkpoint(path, weights_only=False))
         self._drop_rows_that_no_checkpoint_needs(loop.states.file)
         if loop.best.round is not None and loop.best.round != self.saved_best:
-            write_tensors(self.folder, self.folder.best, loop.best.state_dict())
+            write_tensors(self.folder.best, loop.best.state_dict())
             self.saved_best = loop.best.round
 
     def _drop_rows_that_no_checkpoint_needs(self, file: Path | None) -> None:
@@ -122,11 +123,11 @@ def loop_of(trainer: Trainer) -> FederatedLoop:
     return loop
 
 
-def write_tensors(folder: RunFolder, path: Path, content: dict[str, Any]) -> None:
+def write_tensors(path: Path, content: dict[str, Any]) -> None:
     """Save tensors and plain data; through memory, because torch reports a full disk in a way of its own."""
     buffer = io.BytesIO()
     torch.save(content, buffer)
-    folder.write_atomically(path, lambda tmp: tmp.write_bytes(buffer.getbuffer()))
+    write_bytes(path, buffer.getbuffer())
 
 
 @dataclass(frozen=True)

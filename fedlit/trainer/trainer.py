@@ -28,6 +28,7 @@ from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
 from fedlit.evaluation.history import EXTRA_METRICS
 from fedlit.evaluation.round_evaluator import EvaluationOptions
+from fedlit.files import write_json, writing
 from fedlit.recorded import Recorded
 from fedlit.results.config_file import canonical
 from fedlit.results.folder import RunFolder
@@ -398,8 +399,9 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         folder.finish_clients()
         if not folder.partition_picture.exists():
             described = self.loop.data.describe()
-            folder.write_atomically(folder.partition_picture, lambda path: draw_partition(described, path))
-        folder.write_json(folder.summary, self.summary)
+            with writing(folder.partition_picture) as draft:
+                draw_partition(described, draft)
+        write_json(folder.summary, self.summary)
         folder.close()
 
 
