@@ -1,6 +1,5 @@
 """One `fedlit fit` as a process: started, watched through the files of its run, and told why it ended."""
 
-import fcntl
 import os
 import shlex
 import signal
@@ -13,6 +12,7 @@ from typing import IO, Any, Literal
 from fedlit.errors import RunError, explained
 from fedlit.experiments.fork_server import ForkServer
 from fedlit.results.folder import RunFolder
+from fedlit.results.lock import locked
 from fedlit.results.runs import read_json
 
 Status = Literal["finished", "failed", "stopped"]
@@ -124,7 +124,7 @@ def start(job: Job, seat: ForkServer) -> Process | None:
     with explained(job.log):
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         log = job.log.open("ab", buffering=0)
-        if not locked(log):
+        if not is_free(log):
             log.close()
             return None
         log.write(f"$ {job.command} --run {shlex.quote(str(job.folder))} --resume\n".encode())
@@ -132,15 +132,12 @@ def start(job: Job, seat: ForkServer) -> Process | None:
     return Process(job, log, seat, log.tell())
 
 
-def locked(file: IO[bytes]) -> bool:
-    """Take the file for this process and its children; False if another has it."""
+def is_free(log: IO[bytes]) -> bool:
+    """Lock it for this process and its child; where the file system has no locks, nobody else is known to have it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
+        return locked(log.fileno())
+    except OSError:
         return True
-    return True
 
 
 def share_cores(jobs: int) -> list[list[int]]:
