@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from fedlit.engines.processes.children import signal_of
 from fedlit.errors import RunError, explained
 from fedlit.experiments.fork_server import ForkServer
 from fedlit.results.folder import RunFolder
@@ -166,8 +167,8 @@ def reason_of(code: int, said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     own = [line.removeprefix("fedlit: ") for line in lines if line.startswith("fedlit: ")]
     last = (own or lines or ["it said nothing"])[-1]
-    if code == -signal.SIGKILL:
-        return f"killed by SIGKILL, often for lack of memory; the last words were: {last}"
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}; the last words were: {last}"
-    return last
+    killer = signal_of(code)
+    if killer is None:
+        return last
+    why = ", often for lack of memory" if killer == "SIGKILL" else ""
+    return f"killed by {killer}{why}; the last words were: {last}"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fedlit.client.row_layout import RowLayout
+from fedlit.engines.processes.children import set_death_signal
 from fedlit.engines.processes.connections import Connections
 from fedlit.engines.processes.monitor import Monitor
-from fedlit.engines.processes.start_rank import set_death_signal
 from fedlit.params import Params
 from fedlit.ranks import Ranks, divide
 

@@ -8,9 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
@@ -26,7 +24,7 @@ from pytorch_lightning.strategies.launchers.subprocess_script import (  # type: 
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch does not list it
 
-from fedlit.engines.processes import error_json, start_rank
+from fedlit.engines.processes import children, error_json
 from fedlit.engines.processes.connections import Connections
 from fedlit.engines.processes.group import RankGroup
 from fedlit.engines.processes.monitor import Monitor
@@ -197,7 +195,7 @@ class RankLauncher(_SubprocessScriptLauncher):
         }
         if self.num_nodes == 1:
             make_private_folder()
-        command = [sys.executable, "-I", "-S", start_rank.__file__, str(os.getpid()), *_basic_subprocess_cmd()]
+        command = [sys.executable, "-I", "-S", children.__file__, str(os.getpid()), *_basic_subprocess_cmd()]
         for rank in range(1, self.num_processes):
             self.started.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(rank)}))
 
@@ -206,21 +204,15 @@ class RankLauncher(_SubprocessScriptLauncher):
         for rank, child in enumerate(self.started, start=1):
             if child.poll() is not None:
                 self.end_children(patience=0)
+                ending = children.ending_of(child.returncode)
                 raise RankError(
-                    f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
-                    "the run began. Its output is above."
+                    f"Rank {rank} of this machine (process {child.pid}) {ending} before the run began. Its output is "
+                    "above."
                 )
 
     def end_children(self, patience: float = 10.0) -> None:
         """At the end of this process no other one stays behind."""
-        deadline = time.monotonic() + patience
-        for child in self.started:
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.0, deadline - time.monotonic()))
-        for child in self.started:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+        children.end_children(self.started, patience)
 
 
 class RankForker(_MultiProcessingLauncher):
@@ -257,7 +249,7 @@ class RankForker(_MultiProcessingLauncher):
 
 def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function in a copy, which does not outlive the process that waits; an error is returned as plain data."""
-    start_rank.set_death_signal(signal.SIGKILL)
+    children.set_death_signal(signal.SIGKILL)
     try:
         return function(*args, **kwargs)
     except Exception as error:
