@@ -79,7 +79,7 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, content: bytes | memoryview) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """The same for any file."""
     with writing(path) as tmp:
         tmp.write_bytes(content)

@@ -15,6 +15,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
+from fedlit.client.row_layout import read_archive
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.recorded import ReadFromFile
 
@@ -66,7 +67,7 @@ class WeightsFile(ReadFromFile):
         try:
             if zipfile.is_zipfile(io.BytesIO(content)) and not is_whole(io.BytesIO(content)):
                 raise ValueError("a checksum is not that of what was written")
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return read_archive(content)
         except Exception as error:  # on damaged or foreign bytes torch fails in more ways than it documents
             is_archive = zipfile.is_zipfile(io.BytesIO(content))
             more = "it is damaged, or it holds more than tensors, which is never run"

@@ -1,6 +1,5 @@
 """Checkpoints of a run folder: last.ckpt and previous.ckpt by time or by rounds, best.ckpt by validation accuracy."""
 
-import io
 import logging
 import pickle
 import time
@@ -17,6 +16,7 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from fedlit.client.base import Client
+from fedlit.client.row_layout import archive
 from fedlit.client.row_store import RowStore
 from fedlit.client.weights_file import is_whole
 from fedlit.data.base import FederatedDataModule
@@ -124,10 +124,8 @@ def loop_of(trainer: Trainer) -> FederatedLoop:
 
 
 def write_tensors(path: Path, content: dict[str, Any]) -> None:
-    """Save tensors and plain data; through memory, because torch reports a full disk in a way of its own."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    write_bytes(path, buffer.getbuffer())
+    """Save tensors and plain data."""
+    write_bytes(path, archive(content))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """RankGroup: several processes as `Ranks`: work is split, its rows are gathered on all of them in its order."""
 
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedlit.client.row_layout import RowLayout
+from fedlit.client.row_layout import RowLayout, archive, bytes_as_tensor, read_archive
 from fedlit.engines.processes.children import set_death_signal
 from fedlit.engines.processes.connections import Connections
 from fedlit.engines.processes.monitor import Monitor
@@ -102,13 +101,10 @@ class RankGroup(Ranks):
 
     def broadcast_checkpoint(self, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
         """The first rank's, however large, as the bytes of a file that holds tensors and plain data alone."""
-        file = io.BytesIO()
-        if self.is_first:
-            torch.save(checkpoint, file)
-        size = self.broadcast(file.tell())
-        content = torch.frombuffer(bytearray(file.getvalue().ljust(size, b"\0")), dtype=torch.uint8)
+        sent = archive(checkpoint) if self.is_first else b""
+        content = bytes_as_tensor(sent, self.broadcast(len(sent)))
         self.connections.broadcast([content])
-        found: dict[str, Any] = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+        found: dict[str, Any] = read_archive(content.numpy().tobytes())
         return found
 
     def heartbeat(self) -> None:

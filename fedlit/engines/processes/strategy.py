@@ -3,7 +3,6 @@ needs. The only file that touches protected names of Lightning's launchers (`tes
 """
 
 import atexit
-import io
 import os
 import signal
 import subprocess
@@ -13,7 +12,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
-import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
@@ -24,6 +22,7 @@ from pytorch_lightning.strategies.launchers.subprocess_script import (  # type: 
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch does not list it
 
+from fedlit.client.row_layout import archive, read_archive
 from fedlit.engines.processes import children, error_json
 from fedlit.engines.processes.connections import Connections
 from fedlit.engines.processes.group import RankGroup
@@ -235,14 +234,13 @@ class RankForker(_MultiProcessingLauncher):
 
     def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
         """What the waiting process is to know of the run; as bytes, because tensors would be shared with the dead."""
-        file = io.BytesIO()
-        torch.save(trainer.results() if trainer.state.finished else None, file)  # type: ignore[attr-defined]  # FederatedTrainer's
-        return super().get_extra_results(trainer) | {"fedlit": file.getvalue()}
+        results = trainer.results() if trainer.state.finished else None  # type: ignore[attr-defined]  # FederatedTrainer's
+        return super().get_extra_results(trainer) | {"fedlit": archive(results)}
 
     def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
         """Load the results that the first rank sent."""
         super().update_main_process_results(trainer, extra)
-        results = torch.load(io.BytesIO(extra["fedlit"]), weights_only=True)
+        results = read_archive(extra["fedlit"])
         if results is not None:
             trainer.adopt(results)  # type: ignore[attr-defined]  # FederatedTrainer's
 
