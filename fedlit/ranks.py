@@ -72,11 +72,22 @@ class Ranks:
 
 
 def divide(costs: Sequence[float], ranks: int) -> list[list[int]]:
-    """The items of each rank, ascending: the most expensive first, to the rank that has least (ties: the lowest)."""
-    shares: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [0.0] * ranks
+    """The items of each rank, ascending."""
+    return [sorted(share) for share in longest_first(costs, ranks, by_count=True)]
+
+
+def longest_first(costs: Sequence[float], shares: int, *, by_count: bool = False) -> list[list[int]]:
+    """The items of each share as they are given out: the most expensive first, to the share that has least.
+
+    Args:
+        costs: of each item.
+        shares: how many there are.
+        by_count: of shares that have as much, the one with the fewest items is next; else, and then, the lowest one.
+    """
+    given: list[list[int]] = [[] for _ in range(shares)]
+    loads = [0.0] * shares
     for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
-        rank = min(range(ranks), key=lambda rank: (loads[rank], len(shares[rank]), rank))
-        shares[rank].append(item)
-        loads[rank] += costs[item]
-    return [sorted(share) for share in shares]
+        share = min(range(shares), key=lambda own: (loads[own], len(given[own]) if by_count else 0, own))
+        given[share].append(item)
+        loads[share] += costs[item]
+    return given

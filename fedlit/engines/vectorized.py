@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from threading import Lock
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedlit.engines.program import Compiles, FlatLayout, LocalProgram, Schedule,
 from fedlit.engines.progress import TrainingProgress
 from fedlit.errors import located
 from fedlit.params import Params, at_least_float32, under_prefix, with_prefix
+from fedlit.ranks import longest_first
 
 log = logging.getLogger("fedlit")
 
@@ -44,12 +46,12 @@ class LaneJob:
 
 def assign_lanes(steps: list[int], lanes: int) -> list[list[LaneJob]]:
     """Longest clients first, each onto the lane that is free first (ties: the lowest lane); idle clients get none."""
-    timeline: list[list[LaneJob]] = [[] for _ in range(lanes)]
-    ends = [0] * lanes
-    for row in sorted((k for k in range(len(steps)) if steps[k] > 0), key=lambda k: (-steps[k], k)):
-        lane = min(range(lanes), key=lambda free: (ends[free], free))
-        timeline[lane].append(LaneJob(row, ends[lane], ends[lane] + steps[row]))
-        ends[lane] += steps[row]
+    timeline = []
+    for rows in longest_first(steps, lanes):
+        ends = accumulate(steps[row] for row in rows)
+        timeline.append(
+            [LaneJob(row, end - steps[row], end) for row, end in zip(rows, ends, strict=True) if steps[row]]
+        )
     return timeline
 
 
