@@ -6,9 +6,8 @@ would not give the same bits.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -21,7 +20,18 @@ from torch import Tensor
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase, state_name
-from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Solved, Store, TrainData, batch_rows, row_weights
+from fedlit.engines.base import (
+    BatchPlan,
+    Engine,
+    Planner,
+    Rows,
+    Solved,
+    Store,
+    TrainData,
+    batch_rows,
+    row_weights,
+    threads,
+)
 from fedlit.engines.compiler import Loops, compile_program, entry_address
 from fedlit.engines.program import Compiles, FlatLayout, LocalProgram, Schedule, channels_last
 from fedlit.engines.progress import TrainingProgress
@@ -49,9 +59,8 @@ def assign_lanes(steps: list[int], lanes: int) -> list[list[LaneJob]]:
     timeline = []
     for rows in longest_first(steps, lanes):
         ends = accumulate(steps[row] for row in rows)
-        timeline.append(
-            [LaneJob(row, end - steps[row], end) for row, end in zip(rows, ends, strict=True) if steps[row]]
-        )
+        jobs = [LaneJob(row, end - steps[row], end) for row, end in zip(rows, ends, strict=True)]
+        timeline.append([job for job in jobs if job.end > job.start])
     return timeline
 
 
@@ -286,7 +295,7 @@ class VectorizedEngine(Engine):
         """All at once; the calling thread works too: one hand-over less."""
         jobs = [self._pool.submit(own) for own in work[1:]]
         try:
-            with one_thread():
+            with threads(1):  # workers are the threads
                 work[0]()
         finally:
             wait(jobs)  # nobody trains on when the round has failed or was stopped
@@ -346,17 +355,6 @@ class VectorizedEngine(Engine):
                 f"engine: Python drives the workers and not C++ ({self.why_python}): up to 1.5 times slower on small "
                 "networks, and the same bits."
             )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread inside an operation: workers are the threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _trained_at_once(task: CohortWork, waiting: list[list[LaneJob]]) -> str:
