@@ -10,7 +10,7 @@ from pathlib import Path
 from fedlit.files import write_text
 from fedlit.report.colours import TONES
 from fedlit.report.dashboard.content import Content, content_of
-from fedlit.report.templates import template, trusted
+from fedlit.report.html import template, trusted
 from fedlit.results.runs import Run
 
 HERE = Path(__file__).parent
