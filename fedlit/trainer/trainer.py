@@ -32,9 +32,9 @@ from fedlit.files import write_json, writing
 from fedlit.recorded import Recorded
 from fedlit.results.config_file import canonical
 from fedlit.results.folder import RunFolder
+from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.loop import FederatedLoop
-from fedlit.rounds.rehearsal import rehearse
 from fedlit.server.base import ServerCallback, merge_callbacks
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
@@ -290,7 +290,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         )
         warn_mixing_has_no_effect(client, self.server_optimizer, options.cloud)
         if options.clock is not None and options.clock.latency.is_recorded:
-            rehearse(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
+            simulate_clock(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
         self.loop.weighting = weighting
         described = self.folder is not None or ranks.size > 1
         config = self.config or (describe_run(self, client, data, users) if described else {})
