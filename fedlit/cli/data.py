@@ -11,8 +11,8 @@ from pytorch_lightning.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
-from fedlit.config.names import resolve_configs
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition_plot import draw_partition
 from fedlit.files import writing

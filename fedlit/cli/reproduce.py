@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedlit.config.shipped import shipped_tables
+from fedlit.config.files import shipped_tables
 from fedlit.errors import ConfigError, RunError, require
 from fedlit.experiments.reproduce.page import HEADINGS, Result, collect, entries, page, style_for, summary_lines
 from fedlit.experiments.reproduce.runs import Reproduction
