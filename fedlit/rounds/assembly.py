@@ -26,8 +26,8 @@ from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
 from fedlit.engines.ladder import Ladder
 from fedlit.engines.progress import TrainingProgress
-from fedlit.evaluation.history import round_columns
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator, rows_to_measure
+from fedlit.evaluation.round_metrics import round_columns
 from fedlit.evaluation.user_models import UserModels
 from fedlit.params import Params, at_least_float32, with_prefix
 from fedlit.ranks import Profile, Ranks

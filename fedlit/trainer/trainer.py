@@ -26,8 +26,8 @@ from fedlit.engines.choose import EngineName, Request, check_same_engine
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
 from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
-from fedlit.evaluation.history import EXTRA_METRICS
 from fedlit.evaluation.round_evaluator import EvaluationOptions
+from fedlit.evaluation.round_metrics import EXTRA_METRICS
 from fedlit.files import write_json, writing
 from fedlit.recorded import Recorded
 from fedlit.results.config_file import canonical
