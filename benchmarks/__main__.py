@@ -22,7 +22,8 @@ from benchmarks.peer import PACKAGES, Choice, beside
 from benchmarks.same_work import CHECK_ROUNDS, LAYERS, Outcome, layers_of
 from benchmarks.workloads import WORKLOADS, Workload
 from fedlit.errors import ConfigError, FedlitError, nearest, require
-from fedlit.results.folder import RunFolder, check_writable, chosen_by
+from fedlit.files import write_json
+from fedlit.results.folder import check_writable, chosen_by
 from fedlit.trainer.summary import versions
 
 
@@ -79,7 +80,7 @@ def main(args: argparse.Namespace) -> int:
         show(workload, results[name], outcomes[name], console)
         if args.json is not None:  # after each, so that what is stopped has not measured for nothing
             with chosen_by("--json FILE", args.json):
-                RunFolder(args.json.parent).write_json(args.json, as_json(args.repeats, results, outcomes))
+                write_json(args.json, as_json(args.repeats, results, outcomes))
     return 0
 
 

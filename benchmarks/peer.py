@@ -17,6 +17,7 @@ from benchmarks.measure import Entry, Instant, Span, cores_for
 from benchmarks.same_work import CHECK_ROUNDS, CHECK_TIMES, Outcome, PeerError, SameWork, averaged, compare, layers_of
 from benchmarks.workloads import Workload
 from fedlit.data.base import FederatedDataModule
+from fedlit.engines.processes.children import ending_of
 from fedlit.errors import ConfigError, nearest, require
 
 SCRIPTS = Path(__file__).parent / "peers"
@@ -99,7 +100,7 @@ class Peer:
         line = stdout.readline()
         if not line:
             raise PeerError(
-                f"--peer {name} ended with exit code {self.process.wait()} before it answered. {self.last_words()}Mend "
+                f"--peer {name} {ending_of(self.process.wait())} before it answered. {self.last_words()}Mend "
                 "its environment (docs/peers.md), or leave out this --peer."
             )
         answer: dict[str, Any] = json.loads(line)

@@ -1,7 +1,14 @@
-"""The folders of data sets and of the cache, whose content can be made again."""
+"""Files: where data sets and the cache are, and how a file is written so that a kill loses nothing."""
 
+import json
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from fedlit.errors import explained
 
 
 def data_root(root: str | None) -> Path:
@@ -27,3 +34,73 @@ def make_private(folder: Path) -> str | None:
         if about.st_mode & 0o022:
             return f"others may write in {place}"
     return None
+
+
+# ---- writing ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def replacing(path: Path, *, shared: bool = False) -> Iterator[Path]:
+    """A temporary file to fill, which then becomes `path`: at every instant that is the old file or the new one.
+
+    Args:
+        path: its folder must exist. What is no regular file, such as /dev/null, is written as it is.
+        shared: other processes may write the same file meanwhile. Without it the temporary file is `<path>.tmp`, which
+            the next writer removes if this one is killed.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    tmp = draft_of(path, secrets.token_hex(4) if shared else "")
+    try:
+        tmp.unlink(missing_ok=True)  # a killed run's previous.ckpt.tmp may be a second name of last.ckpt
+        yield tmp
+        sync(tmp)
+        os.replace(tmp, path)
+        sync(path.parent)
+    finally:
+        tmp.unlink(missing_ok=True)
+
+
+def draft_of(path: Path, token: str = "") -> Path:
+    """The temporary file of one that is being replaced."""
+    return path.with_name(".".join(filter(None, (path.name, token, "tmp"))))
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """The same for a file of a run; RunError if it cannot be written."""
+    with explained(path), replacing(path) as tmp:
+        yield tmp
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write or replace a text file; RunError if it cannot be written."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """The same for any file."""
+    with writing(path) as tmp:
+        tmp.write_bytes(content)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """The same for plain data."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove(*paths: Path) -> None:
+    """Remove files and what a kill left of their writing; what is not there stays so."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+        draft_of(path).unlink(missing_ok=True)

@@ -73,10 +73,21 @@ class Ranks:
 
 def divide(costs: Sequence[float], ranks: int) -> list[list[int]]:
     """The items of each rank, ascending. Each item, the most expensive first, goes to the rank with the lowest load."""
-    shares: list[list[int]] = [[] for _ in range(ranks)]
-    loads = [0.0] * ranks
+    return [sorted(share) for share in longest_first(costs, ranks, by_count=True)]
+
+
+def longest_first(costs: Sequence[float], shares: int, *, by_count: bool = False) -> list[list[int]]:
+    """The items of each share in the order in which they are assigned: the most expensive first, to the lowest load.
+
+    Args:
+        costs: of each item.
+        shares: how many there are.
+        by_count: among equal loads, the share with the fewest items is next; else, and then, the lowest number.
+    """
+    items: list[list[int]] = [[] for _ in range(shares)]
+    loads = [0.0] * shares
     for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
-        rank = min(range(ranks), key=lambda rank: (loads[rank], len(shares[rank]), rank))
-        shares[rank].append(item)
-        loads[rank] += costs[item]
-    return [sorted(share) for share in shares]
+        share = min(range(shares), key=lambda k: (loads[k], len(items[k]) if by_count else 0, k))
+        items[share].append(item)
+        loads[share] += costs[item]
+    return items

@@ -5,12 +5,13 @@ records them before any `__init__` runs: dataclasses and classes without a const
 signatures that `--help` shows stay as they are.
 """
 
+import hashlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import Any, Self
 
-from fedlit.errors import ConfigError, nearest
+from fedlit.errors import ConfigError, nearest, require
 
 Arguments = dict[str, Any]
 _KEPT = "_built_with"
@@ -35,6 +36,21 @@ class ReadFromFile(ABC):
     @abstractmethod
     def known_by(self) -> Arguments:
         """The arguments of its constructor, and a fingerprint of the file's content."""
+
+
+def fingerprint_of(content: bytes) -> str:
+    """16 hex digits over all bytes of a file."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def require_fingerprint(content: bytes, sha256: str | None, file: str, option: str) -> None:
+    """ConfigError if a file does not have the fingerprint that was given for it."""
+    actual = fingerprint_of(content)
+    require(
+        sha256 in (None, actual),
+        f"{file} has the fingerprint {actual}, but {option} is {sha256}: it is not the file that the run began with. "
+        "Restore it, or leave sha256 out.",
+    )
 
 
 def refuse_unknown(part: Recorded, options: Collection[str]) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-from fedlit.cli.fork_server_main import end_with, serve
+from fedlit.cli.fork_server_main import DEATH, serve
 from fedlit.cli.main import main
+from fedlit.engines.processes.children import end_with
 from fedlit.experiments.fork_server import ForkServer
 
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -42,6 +43,9 @@ class Fork:
 
     def terminate(self) -> None:
         self.process.terminate()
+
+    def kill(self) -> None:
+        self.process.kill()
 
 
 def forked(words: str, said: Path | None = None) -> Fork:
@@ -78,5 +82,5 @@ def _sit(folder: Path, environment: dict[str, str], cores: Sequence[int], link: 
     _move(folder, environment)
     os.setpgid(0, 0)
     os.sched_setaffinity(0, cores)
-    end_with(os.getppid())
+    end_with(os.getppid(), *DEATH)
     main(serve(link))

@@ -1,4 +1,4 @@
-"""The cache: what is kept there is run, so it is the user's alone or it is not used."""
+"""Files: the cache is the user's alone or it is not used; a file is replaced as a whole, whoever else writes it."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from fedlit.data.mapped_arrays import SMALLEST, shared
 from fedlit.engines.compiler import cache_folder, missing_operators, writable
 from fedlit.engines.cpp_build import cxx, library_key
-from fedlit.files import make_private
+from fedlit.files import make_private, replacing, write_text
 
 
 @pytest.fixture
@@ -69,3 +69,32 @@ def test_large_arrays_are_not_mapped_where_others_could_change_them(cache: Path)
     open_to_others(cache)
     array = np.zeros(SMALLEST, np.uint8)
     assert shared(array) is array
+
+
+def test_two_that_write_the_same_file_at_once_do_not_meet(tmp_path: Path) -> None:
+    path = tmp_path / "library.so"
+    with replacing(path, shared=True) as first, replacing(path, shared=True) as second:
+        first.write_text("first")
+        second.write_text("second")
+        assert not path.exists()
+    assert path.read_text() == "first"  # its block ends last
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_is_no_regular_file_is_written_as_it_is(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "hello")
+    assert os.read(end, 100) == b"hello"
+    os.close(end)
+    assert pipe.is_fifo()
+
+
+def test_an_array_of_which_a_killed_process_wrote_half_is_written_anew(cache: Path) -> None:
+    array = np.arange(SMALLEST, dtype=np.uint8)
+    mapped = np.array(shared(array))
+    (file,) = (cache / "data").iterdir()
+    file.write_bytes(file.read_bytes()[:100])
+    assert np.array_equal(shared(array), mapped)
+    assert file.stat().st_size == array.nbytes

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
-from fedlit.config.shipped import shipped_configs
+from fedlit.config.files import shipped_configs
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -4,7 +4,7 @@ import ast
 from dataclasses import dataclass
 from functools import cache
 
-from fedlit.config.shipped import PACKAGE
+from fedlit.config.files import PACKAGE
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from functools import partial
 
 from fedlit.cli.fit import conclude, logged_to
 from fedlit.config.cloud_cli import CloudCLI, PartCLI
-from fedlit.config.names import resolve_configs
+from fedlit.config.files import resolve_configs
 from fedlit.errors import require
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.nodes.coordinator import CoordinatorLoop

@@ -24,8 +24,9 @@ from fedlit.experiments.conformance.checks import FIGURES, figures
 from fedlit.experiments.conformance.entries import ENTRIES, Entry
 from fedlit.experiments.conformance.problem import LOCAL, TINY, Problem
 from fedlit.experiments.fit_arguments import made_parts
+from fedlit.files import write_json, write_text
 from fedlit.metrics.formatting import counted
-from fedlit.results.folder import RunFolder, chosen_by
+from fedlit.results.folder import chosen_by
 
 Results = dict[str, list[Measured]]
 
@@ -81,10 +82,10 @@ def main(args: argparse.Namespace) -> int:
     if args.json is not None:
         plain = {name: [asdict(measured) for measured in found] for name, found in results.items()}
         with chosen_by("--json FILE", args.json):
-            RunFolder(args.json.parent).write_json(args.json, plain)
+            write_json(args.json, plain)
     if args.out is not None:
         with chosen_by("--out FILE", args.out):
-            RunFolder(args.out.parent).write_text(args.out, as_markdown(results))
+            write_text(args.out, as_markdown(results))
     failed = [f"{name}: {one.check}" for name, found in results.items() for one in found if not one.passed]
     said = f"{len(failed)} failed: {'; '.join(failed)}" if failed else "all checks passed"
     console.print(f"{counted(len(results), 'algorithm')}: {said}")

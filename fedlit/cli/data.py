@@ -11,10 +11,11 @@ from pytorch_lightning.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
-from fedlit.config.names import resolve_configs
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition_plot import draw_partition
+from fedlit.files import writing
 from fedlit.metrics.formatting import counted
 from fedlit.metrics.user_scores import gini
 from fedlit.results.folder import RunFolder, chosen_by
@@ -80,7 +81,8 @@ def save(described: dict[str, Any], path: Path) -> RunFolder:
     with chosen_by("--out DIR", path):
         path.mkdir(parents=True, exist_ok=True)
         folder.write_partition(described)
-        folder.write_atomically(folder.partition_picture, lambda tmp: draw_partition(described, tmp))
+        with writing(folder.partition_picture) as draft:
+            draw_partition(described, draft)
     return folder
 
 

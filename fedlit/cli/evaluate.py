@@ -1,7 +1,6 @@
 """`fedlit evaluate`: the models of a run, measured once more, on its own data or on others."""
 
 import argparse
-import json
 from pathlib import Path
 
 from rich.console import Console
@@ -9,6 +8,7 @@ from rich.console import Console
 from fedlit.client.base import Client
 from fedlit.config.parts import parts_of
 from fedlit.data.base import FederatedDataModule
+from fedlit.files import write_json
 from fedlit.results.folder import chosen_by
 from fedlit.results.runs import read_json
 from fedlit.trainer.restore import Restored
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
         console.print("These are not the users of the run: only its global model was measured.", highlight=False)
     if args.json is not None:
         with chosen_by("--json FILE", args.json):
-            args.json.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+            write_json(args.json, values)
     return 0
 
 

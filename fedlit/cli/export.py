@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from fedlit.results.config_file import read_config
-from fedlit.results.folder import RunFolder, chosen_by
+from fedlit.results.folder import chosen_by
 from fedlit.trainer.checkpoint import read_tensors, write_tensors
 from fedlit.trainer.restore import Restored
 
@@ -31,7 +31,7 @@ def main(args: argparse.Namespace) -> int:
     for name, (models, what) in files.items():
         with chosen_by("--out DIR", out):
             out.mkdir(parents=True, exist_ok=True)
-            write_tensors(RunFolder(out), out / name, models)
+            write_tensors(out / name, models)
         console.print(f"{out / name}: {what}", highlight=False, soft_wrap=True)
     console.print("\nTo load them:\n", highlight=False)
     config = restored.folder.config

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI
-from fedlit.config.names import resolve_configs
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.summary import result_table
 from fedlit.trainer.trainer import FederatedTrainer, quiet_lightning

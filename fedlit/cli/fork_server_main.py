@@ -6,7 +6,6 @@ JSON, with the log that it writes to. The answers are the process's id and, when
 python -m fedlit.cli.fork_server_main PARENT SOCKET
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -15,24 +14,15 @@ import sys
 from importlib import import_module
 
 from fedlit.cli.main import import_all, main
+from fedlit.engines.processes.children import end_with
 
-PR_SET_PDEATHSIG = 1
 FORKS = sys.platform == "linux"
 """Elsewhere libraries may have threads after an import, which a fork does not survive: there every run imports anew."""
 BYTES = 1 << 16
+DEATH = signal.SIGTERM, 130
+"""When its parent dies, a run ends with its round and can be resumed; its exit code if the parent is dead already."""
 LATER = ("fedlit.cli.fit", "matplotlib.backends.backend_agg")
 """What a run imports when it comes to it, but for pyarrow, which starts a thread."""
-
-
-def end_with(parent: int) -> None:
-    """Ask for SIGTERM when the parent dies, by kill -9 too: the run then ends with its round and can be resumed.
-
-    Only Linux has this. Elsewhere a run whose parent was killed goes on to its end.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before we asked
-        sys.exit(130)
 
 
 def serve(link: socket.socket) -> list[str]:
@@ -57,14 +47,14 @@ def serve(link: socket.socket) -> list[str]:
 def become(seat: int, log: int) -> None:
     """A process of its own group, so that all it starts can be ended with it, whose words go to the log."""
     os.setpgid(0, 0)
-    end_with(seat)
+    end_with(seat, *DEATH)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
 
 
 if __name__ == "__main__":
-    end_with(int(sys.argv[1]))
+    end_with(int(sys.argv[1]), *DEATH)
     if FORKS:
         import_all()
         for name in LATER:

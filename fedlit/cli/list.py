@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlit.cli.class_sources import Place, ancestors, exported, first_line
-from fedlit.config.shipped import shipped_configs, shipped_sweeps, shipped_tables
+from fedlit.config.files import shipped_configs, shipped_sweeps, shipped_tables
 from fedlit.errors import ConfigError, nearest
 from fedlit.metrics.catalogue import METRICS, SHIPPED_MEASURES, SUMMARY_METRICS
 from fedlit.metrics.measures import ACCURACY

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedlit.config.shipped import shipped_tables
+from fedlit.config.files import shipped_tables
 from fedlit.errors import ConfigError, RunError, require
 from fedlit.experiments.reproduce.page import HEADINGS, Result, collect, entries, page, style_for, summary_lines
 from fedlit.experiments.reproduce.runs import Reproduction
@@ -16,8 +16,9 @@ from fedlit.experiments.reproduce.summary import OWN_PAGE, read_records, record_
 from fedlit.experiments.reproduce.table import TableFile, choose_cells
 from fedlit.experiments.reproduce.table_file import find_table, read_table_file
 from fedlit.experiments.trials import TrialLog
+from fedlit.files import write_text
 from fedlit.metrics.formatting import duration
-from fedlit.results.folder import RunFolder, chosen_by
+from fedlit.results.folder import chosen_by
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,11 +130,9 @@ def write_page(made: Reproduction, results: Sequence[Result], copy: Path | None,
 
 def write(text: str, path: Path, console: Console | None = None) -> None:
     """One file, and a line that names it if there is a console."""
-    try:
+    with chosen_by("--page FILE", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        RunFolder(path.parent).write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
-    except OSError as error:
-        raise RunError(f"{path} cannot be written ({error.strerror}). Choose another file with --page.") from error
+        write_text(path, text)
     if console is not None:
         console.print(f"page: {path}", soft_wrap=True)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fedlit.client.tasks import TASKS
 from fedlit.errors import ConfigError, nearest, require
-from fedlit.results.folder import RunFolder, chosen_by
+from fedlit.files import write_text
+from fedlit.results.folder import chosen_by
 from fedlit.trainer.wandb.failures import wandb_failures
 from fedlit.trainer.wandb.modes import has_credentials
 from fedlit.trainer.wandb.workspace import specification, workspace
@@ -36,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     text = json.dumps(specification(built), indent=2, ensure_ascii=False) + "\n"
     if args.json is not None:
         with chosen_by("--json FILE", args.json):
-            RunFolder(args.json.parent).write_text(args.json, text)
+            write_text(args.json, text)
     if args.print:
         print(text, end="")
     if args.json is not None or args.print:

@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from fedlit.client.row_layout import as_bytes
 from fedlit.errors import ConfigError
 from fedlit.params import Params, clone, copy_into
 from fedlit.recorded import TRAINED_AS
@@ -81,7 +82,7 @@ def weights_print(net: nn.Module) -> str:
     content = hashlib.sha256()
     for value in net.state_dict().values():
         plain = value.detach().cpu()
-        content.update((plain.float() if plain.is_floating_point() else plain).contiguous().numpy().tobytes())
+        content.update(as_bytes(plain.float() if plain.is_floating_point() else plain).numpy().data)
     return content.hexdigest()[:16]
 
 

@@ -1,5 +1,10 @@
-"""RowLayout: named rows of clients as bytes, as they travel between processes and lie on a disk."""
+"""Tensors as bytes, as they travel between processes and lie on a disk; `RowLayout`: named rows of clients as such.
 
+Bytes of a tensor are its numbers in order, so every type stays exact. An archive is the file that `torch.save` writes:
+tensors and plain data, nested in any way, and read without running a line of it.
+"""
+
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -35,12 +40,12 @@ class RowLayout:
 
     def to_json(self) -> dict[str, list[Any]]:
         """Of each tensor its type and then its shape, for another rank."""
-        return {name: [str(dtype).removeprefix("torch."), *self.shapes[name]] for name, dtype in self.dtypes.items()}
+        return {name: [name_of(dtype), *self.shapes[name]] for name, dtype in self.dtypes.items()}
 
     @classmethod
     def from_json(cls, layout: dict[str, list[Any]]) -> "RowLayout":
-        """The inverse."""
-        dtypes = {name: getattr(torch, dtype) for name, (dtype, *_) in layout.items()}
+        """The inverse; ValueError where a type is none."""
+        dtypes = {name: dtype_named(dtype) for name, (dtype, *_) in layout.items()}
         return cls(dtypes, {name: tuple(shape) for name, (_, *shape) in layout.items()})
 
     @property
@@ -57,8 +62,7 @@ class RowLayout:
         """Stacked rows into (rows, width) bytes."""
         for (name, dtype), place in zip(self.dtypes.items(), torch.split(out, self.widths, 1), strict=True):
             if place.numel():
-                plain = rows[name].detach().to(dtype).contiguous().reshape(len(out), -1)
-                place.copy_(plain.view(torch.uint8))
+                place.copy_(as_bytes(rows[name].to(dtype)).view(len(out), -1))
 
     def read(self, flat: Tensor) -> Params:
         """The inverse; copies, so that every tensor is whole."""
@@ -69,3 +73,38 @@ class RowLayout:
         if not piece.numel():
             return torch.empty(0, dtype=self.dtypes[name])
         return piece.clone(memory_format=torch.contiguous_format).view(self.dtypes[name])
+
+
+def as_bytes(value: Tensor) -> Tensor:
+    """(bytes,) uint8; the same memory where the numbers lie in order."""
+    return value.detach().contiguous().view(-1).view(torch.uint8)
+
+
+def bytes_as_tensor(content: bytes, size: int = 0) -> Tensor:
+    """(bytes,) uint8, with zeros up to a size."""
+    return torch.frombuffer(bytearray(content.ljust(size, b"\0")), dtype=torch.uint8)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """`float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The inverse; ValueError where it is no type."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name} is not a type of numbers")
+    return dtype
+
+
+def archive(content: Any) -> bytes:
+    """Tensors and plain data, as a file of torch.save; in memory, because torch reports a full disk in its own way."""
+    file = io.BytesIO()
+    torch.save(content, file)
+    return file.getvalue()
+
+
+def read_archive(content: bytes) -> Any:
+    """The inverse, on the host; nothing in it is run."""
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)

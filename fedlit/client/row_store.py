@@ -29,6 +29,7 @@ from torch import Tensor
 
 from fedlit.client.row_layout import RowLayout
 from fedlit.errors import DamagedRowsError, RunError, explained
+from fedlit.files import write_bytes
 from fedlit.params import Params
 from fedlit.ranks import Ranks
 
@@ -83,9 +84,7 @@ class RowStore:
         """A new file in the folder; no other has its name."""
         path = folder / ranks.broadcast(f"rows-{secrets.token_hex(4)}.bin")
         if ranks.is_first:
-            with explained(path):
-                path.write_bytes(_header(layout))
-                _sync_folder(folder)
+            write_bytes(path, _header(layout))
         ranks.all_gather(None)
         return cls(path, layout, ranks)
 
@@ -280,8 +279,7 @@ def described(shapes: Mapping[str, tuple[int, ...]]) -> str:
 
 
 def _header(layout: RowLayout) -> bytes:
-    parts = [[name, str(layout.dtypes[name]).removeprefix("torch."), *shape] for name, shape in layout.shapes.items()]
-    text = json.dumps(parts).encode()
+    text = json.dumps([[name, *entry] for name, entry in layout.to_json().items()]).encode()
     return _HEAD.pack(_MAGIC, len(text), zlib.crc32(text)) + text
 
 
@@ -296,22 +294,13 @@ def _read_header(path: Path) -> RowLayout:
     if magic != _MAGIC or len(text) != length or zlib.crc32(text) != checksum:
         raise DamagedRowsError(path, "its beginning is not that of client rows")
     try:
-        parts = json.loads(text)
-        dtypes = {name: _dtype(dtype) for name, dtype, *_ in parts}
-        layout = RowLayout(dtypes, {name: tuple(shape) for name, _, *shape in parts})
+        layout = RowLayout.from_json({name: entry for name, *entry in json.loads(text)})
         is_possible = 0 < layout.width <= path.stat().st_size
     except (ValueError, TypeError, AttributeError, OverflowError) as error:
         raise DamagedRowsError(path, f"its beginning does not say what a row is ({error})") from error
     if not is_possible:
         raise DamagedRowsError(path, f"its beginning says that a row has {layout.width} bytes")
     return layout
-
-
-def _dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name} is not a type of numbers")
-    return dtype
 
 
 def _whole_pages(size: int) -> int:
@@ -331,11 +320,3 @@ def _advise(fd: int, offset: int, size: int, advice: str) -> None:
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(fd, offset, size, getattr(os, f"POSIX_FADV_{advice}"))
-
-
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

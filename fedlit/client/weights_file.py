@@ -4,7 +4,6 @@ Tensors are read without running a line of the file (`weights_only`). Names and 
 began with half of a file would train without a word.
 """
 
-import hashlib
 import io
 import zipfile
 from collections.abc import Mapping
@@ -15,8 +14,9 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
+from fedlit.client.row_layout import read_archive
 from fedlit.errors import ConfigError, nearest, require
-from fedlit.recorded import ReadFromFile
+from fedlit.recorded import ReadFromFile, fingerprint_of, require_fingerprint
 
 _HOW = "torch.save(net.state_dict(), 'start.pt') writes such a file, and so does `fedlit export RUN`."
 
@@ -45,11 +45,7 @@ class WeightsFile(ReadFromFile):
     def load_into(self, net: nn.Module) -> None:
         """Give the net these weights, or say why they are not this net's."""
         content = self._content()
-        require(
-            self.sha256 in (None, fingerprint_of(content)),
-            f"model.init_from: {self.path} has the fingerprint {fingerprint_of(content)}, but sha256 is {self.sha256}: "
-            "it is not the file that the run began with. Restore it, or leave sha256 out.",
-        )
+        require_fingerprint(content, self.sha256, f"model.init_from: {self.path}", "sha256")
         weights = state_dict_in(self._tensors(content))
         self._check(net, weights)
         net.load_state_dict(weights)
@@ -66,7 +62,7 @@ class WeightsFile(ReadFromFile):
         try:
             if zipfile.is_zipfile(io.BytesIO(content)) and not is_whole(io.BytesIO(content)):
                 raise ValueError("a checksum is not that of what was written")
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            return read_archive(content)
         except Exception as error:  # on damaged or foreign bytes torch fails in more ways than it documents
             is_archive = zipfile.is_zipfile(io.BytesIO(content))
             more = "it is damaged, or it holds more than tensors, which is never run"
@@ -129,8 +125,3 @@ def state_dict_in(content: Any) -> dict[str, Tensor]:
     )
     of_a_client = {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
     return of_a_client if held is not content and of_a_client else tensors
-
-
-def fingerprint_of(content: bytes) -> str:
-    """16 hex digits over all bytes of a file."""
-    return hashlib.sha256(content).hexdigest()[:16]

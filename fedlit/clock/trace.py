@@ -6,7 +6,6 @@ round,client,seconds
 2,0,4.5
 """
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from fedlit.clock.distributions import Distribution, Seconds
 from fedlit.errors import ConfigError, require
 from fedlit.keys import Purpose, Rounds
-from fedlit.recorded import ReadFromFile
+from fedlit.recorded import ReadFromFile, fingerprint_of, require_fingerprint
 
 _HEADER = "round,client,seconds"
 _WORD = np.int64(2**31)
@@ -117,19 +116,10 @@ def content_of(path: Path) -> bytes:
         raise ConfigError(f"The trace {path} cannot be read ({error}). Name a CSV file.") from error
 
 
-def fingerprint_of(content: bytes) -> str:
-    """Sixteen hex digits."""
-    return hashlib.sha256(content).hexdigest()[:16]
-
-
 def read_trace(path: Path, sha256: str | None = None) -> Table:
     """The table of a file; whatever is wrong with it is a ConfigError that names file and line."""
     content = content_of(path)
-    require(
-        sha256 in (None, fingerprint_of(content)),
-        f"The trace {path} has the fingerprint {fingerprint_of(content)}, but Trace.sha256 is {sha256}: it is not the "
-        "file that was recorded. Restore it, or leave sha256 out.",
-    )
+    require_fingerprint(content, sha256, f"The trace {path}", "Trace.sha256")
     lines, rows = read_rows(path, content)
     rounds, clients, seconds = rows.T
     require_rows(is_count(rounds) & (rounds >= 1), path, lines, rows, "Rounds are whole numbers from 1 on")

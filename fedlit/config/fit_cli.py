@@ -17,7 +17,7 @@ from pytorch_lightning.utilities.exceptions import MisconfigurationException  # 
 from fedlit import __version__, import_all, models
 from fedlit.client.base import Client
 from fedlit.client.weights_file import WeightsFile
-from fedlit.config.names import given_configs
+from fedlit.config.files import given_configs
 from fedlit.config.parse_errors import bounded, explain, read_yaml
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, require

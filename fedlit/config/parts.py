@@ -14,8 +14,8 @@ from jsonargparse import Namespace
 from pytorch_lightning import seed_everything
 
 from fedlit.client.base import Client
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
-from fedlit.config.names import resolve_configs
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
 from fedlit.results.config_file import canonical, flatten, read_config

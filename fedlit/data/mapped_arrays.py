@@ -6,13 +6,11 @@ exceeds it dies with a bus error.)
 """
 
 import hashlib
-import os
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlit.files import cache_home, make_private
+from fedlit.files import cache_home, make_private, replacing
 
 SMALLEST = 16_000_000
 """Fewest bytes of an array that is shared through a file."""
@@ -27,18 +25,9 @@ def shared(array: NDArray[np.uint8]) -> NDArray[np.uint8]:
         if make_private(path.parent) is not None:  # others could change the data while a run uses them
             return array
         if not path.is_file() or path.stat().st_size != array.nbytes:
-            _write(path, array)
+            with replacing(path, shared=True) as draft:
+                draft.write_bytes(np.ascontiguousarray(array).data)
         mapped = np.memmap(path, np.uint8, "c", shape=array.shape)  # private pages only where somebody writes
     except OSError:
         return array
     return mapped if np.array_equal(mapped, array) else array
-
-
-def _write(path: Path, array: NDArray[np.uint8]) -> None:
-    """Write under a temporary name first: another process must never map half a file."""
-    draft = path.with_suffix(f".{os.getpid()}.part")
-    try:
-        draft.write_bytes(np.ascontiguousarray(array).data)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

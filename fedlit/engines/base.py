@@ -1,7 +1,8 @@
 """What engines share: their contract and the plan of a client's mini-batches."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Protocol
@@ -219,3 +220,14 @@ def _batch_counts(rows: int, size: int, per_epoch: int, steps: int) -> np.ndarra
 def row_weights(counts: np.ndarray, size: int) -> np.ndarray:
     """(batches, size): 1/n for the n real rows of a batch, 0 for its padding."""
     return np.where(np.arange(size) < counts[:, None], 1.0 / counts[:, None], 0.0)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads inside an operation, while this lasts."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -12,6 +12,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from fedlit.files import replacing
+
 log = logging.getLogger("fedlit")
 
 FLAGS = ("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC")
@@ -65,12 +67,10 @@ def load_operators(source: Path, folder: Path) -> str | None:
 def _build(command: str, source: Path, library: Path) -> None:
     """Compile beside the library and move it there at once: processes may build at the same time."""
     torch_folder = Path(torch.__file__).parent
-    with TemporaryDirectory(dir=library.parent) as folder:
-        built = Path(folder, library.name)
+    with replacing(library, shared=True) as built:
         places = [f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}"]
         line = [command, *FLAGS, str(source), *places, "-ltorch_cpu", "-o", str(built)]
         subprocess.run(line, check=True, capture_output=True, text=True)
-        built.replace(library)
 
 
 def library_key(source: Path, command: str) -> str:

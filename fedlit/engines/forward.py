@@ -14,10 +14,9 @@ import torch
 from torch import Tensor
 
 from fedlit.client.base import Client
-from fedlit.engines.base import Rows, Store
+from fedlit.engines.base import Rows, Store, threads
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.device import Device
-from fedlit.engines.vectorized import one_thread
 from fedlit.params import Params
 from fedlit.ranks import Ranks
 
@@ -130,7 +129,7 @@ class CompiledForward(Forward):
 
     def __call__(self, store: Store, models: Models) -> Params:
         """As `Forward`, but with one thread inside torch: its idle threads would take cores from the passes."""
-        with one_thread():
+        with threads(1):
             return super().__call__(store, models)
 
     def scores(self, store: Store, pieces: Sequence[Piece]) -> Params:

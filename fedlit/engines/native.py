@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.engines.base import BatchPlan, Planner, Store, plan_batches, row_weights
+from fedlit.engines.base import BatchPlan, Planner, Store, plan_batches, row_weights, threads
 from fedlit.engines.compiler import missing_operators
 from fedlit.engines.program import LocalProgram
 from fedlit.engines.progress import TrainingProgress
@@ -25,7 +25,6 @@ from fedlit.engines.vectorized import (
     LaneProgram,
     VectorizedEngine,
     Worker,
-    one_thread,
 )
 from fedlit.errors import located
 from fedlit.keys import Purpose, generator
@@ -204,7 +203,7 @@ class NativeEngine(VectorizedEngine):
         parts = [Share(worker, share, task) for worker, share in zip(workers, shares, strict=True)]
         began = time.monotonic()
         if not self._is_long:
-            with one_thread():
+            with threads(1):
                 advance(parts, task)
         left = [share for share in parts if not share.is_done]
         if left:

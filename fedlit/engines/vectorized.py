@@ -6,11 +6,11 @@ the same bits.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import accumulate
 from threading import Lock
 
 import numpy as np
@@ -20,12 +20,24 @@ from torch import Tensor
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase, state_name
-from fedlit.engines.base import BatchPlan, Engine, Planner, Rows, Solved, Store, TrainData, batch_rows, row_weights
+from fedlit.engines.base import (
+    BatchPlan,
+    Engine,
+    Planner,
+    Rows,
+    Solved,
+    Store,
+    TrainData,
+    batch_rows,
+    row_weights,
+    threads,
+)
 from fedlit.engines.compiler import Loops, compile_program, entry_address
 from fedlit.engines.program import Compiles, FlatLayout, LocalProgram, Schedule, channels_last
 from fedlit.engines.progress import TrainingProgress
 from fedlit.errors import located
 from fedlit.params import Params, at_least_float32, under_prefix, with_prefix
+from fedlit.ranks import longest_first
 
 log = logging.getLogger("fedlit")
 
@@ -44,12 +56,11 @@ class LaneJob:
 
 def assign_lanes(steps: list[int], lanes: int) -> list[list[LaneJob]]:
     """The jobs of each lane: clients with steps, the longest first, each on the lane that is free first."""
-    timeline: list[list[LaneJob]] = [[] for _ in range(lanes)]
-    ends = [0] * lanes
-    for row in sorted((k for k in range(len(steps)) if steps[k] > 0), key=lambda k: (-steps[k], k)):
-        lane = min(range(lanes), key=lambda free: (ends[free], free))
-        timeline[lane].append(LaneJob(row, ends[lane], ends[lane] + steps[row]))
-        ends[lane] += steps[row]
+    timeline = []
+    for rows in longest_first(steps, lanes):
+        ends = accumulate(steps[row] for row in rows)
+        jobs = [LaneJob(row, end - steps[row], end) for row, end in zip(rows, ends, strict=True)]
+        timeline.append([job for job in jobs if job.end > job.start])
     return timeline
 
 
@@ -285,7 +296,7 @@ class VectorizedEngine(Engine):
         """Run all at once; the calling thread takes the first, which saves a hand-over."""
         jobs = [self._pool.submit(part) for part in work[1:]]
         try:
-            with one_thread():
+            with threads(1):  # workers are the threads
                 work[0]()
         finally:
             wait(jobs)  # no thread may go on training after the round has failed or was stopped
@@ -345,17 +356,6 @@ class VectorizedEngine(Engine):
                 f"engine: Python drives the workers and not C++ ({self.why_python}): up to 1.5 times slower on small "
                 "networks, and the same bits."
             )
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Use one thread inside torch's operations: the workers are the threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _trained_at_once(task: CohortWork, waiting: list[list[LaneJob]]) -> str:

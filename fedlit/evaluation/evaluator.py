@@ -195,17 +195,6 @@ class Evaluator:
             return self.forward(self.data.store, models)
 
 
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """So many threads inside an operation, while this lasts."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def user_metrics(users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
     """How z fares from user to user."""
     found = {f"global/user_{measure.name}": users.mean(measure) for measure in measures}

@@ -17,7 +17,13 @@ from fedlit.engines.device import Device
 from fedlit.engines.forward import Forward
 from fedlit.errors import require
 from fedlit.evaluation.evaluator import Evaluator
-from fedlit.evaluation.history import MetricGroups, extreme_user_metrics, local_metrics, personal_metrics, user_records
+from fedlit.evaluation.round_metrics import (
+    MetricGroups,
+    extreme_user_metrics,
+    local_metrics,
+    personal_metrics,
+    user_records,
+)
 from fedlit.evaluation.user_models import UserModels
 from fedlit.metrics.user_scores import UserScores
 from fedlit.params import Params, row, sq_norm, stack

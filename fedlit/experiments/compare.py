@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlit.config.names import find_config
+from fedlit.config.files import find_config
 from fedlit.config.parse_errors import read_yaml
 from fedlit.errors import ConfigError, require
 from fedlit.experiments.experiment import Experiment

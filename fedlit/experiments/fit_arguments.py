@@ -6,8 +6,8 @@ from typing import Any
 
 from jsonargparse import Namespace
 
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
-from fedlit.config.names import resolve_configs
 from fedlit.errors import ConfigError
 from fedlit.trainer.trainer import FederatedTrainer, quiet_lightning
 

@@ -11,6 +11,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO
 
+from fedlit.engines.processes.children import end_children
+
+PATIENCE_S = 10.0
+"""What a seat may take to end when it is told to."""
+
 
 class ForkServer:
     """One process at a time; the seat itself is started with the first, and again if somebody killed it.
@@ -62,7 +67,7 @@ class ForkServer:
             self._link.close()
         if self._popen is not None:
             self._popen.terminate()
-            self._popen.wait()
+            end_children([self._popen], PATIENCE_S)
         self._link = self._popen = None
 
     def _signal(self, which: signal.Signals) -> None:

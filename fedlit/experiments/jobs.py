@@ -1,6 +1,5 @@
 """One `fedlit fit` as a process: started, watched through the files of its run, and told why it ended."""
 
-import fcntl
 import os
 import shlex
 import signal
@@ -10,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from fedlit.engines.processes.children import signal_of
 from fedlit.errors import RunError, explained
 from fedlit.experiments.fork_server import ForkServer
 from fedlit.results.folder import RunFolder
+from fedlit.results.lock import locked
 from fedlit.results.runs import read_json
 
 Status = Literal["finished", "failed", "stopped"]
@@ -124,7 +125,7 @@ def start(job: Job, seat: ForkServer) -> Process | None:
     with explained(job.log):
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         log = job.log.open("ab", buffering=0)
-        if not locked(log):
+        if not is_free(log):
             log.close()
             return None
         log.write(f"$ {job.command} --run {shlex.quote(str(job.folder))} --resume\n".encode())
@@ -132,15 +133,12 @@ def start(job: Job, seat: ForkServer) -> Process | None:
     return Process(job, log, seat, log.tell())
 
 
-def locked(file: IO[bytes]) -> bool:
-    """Take the file for this process and its children; False if another has it."""
+def is_free(log: IO[bytes]) -> bool:
+    """Lock it for this process and its child; where the file system has no locks, nobody else is known to have it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
+        return locked(log.fileno())
+    except OSError:
         return True
-    return True
 
 
 def share_cores(jobs: int) -> list[list[int]]:
@@ -169,8 +167,8 @@ def reason_of(code: int, said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     own = [line.removeprefix("fedlit: ") for line in lines if line.startswith("fedlit: ")]
     last = (own or lines or ["it said nothing"])[-1]
-    if code == -signal.SIGKILL:
-        return f"killed by SIGKILL, often for lack of memory; the last words were: {last}"
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}; the last words were: {last}"
-    return last
+    killer = signal_of(code)
+    if killer is None:
+        return last
+    why = ", often for lack of memory" if killer == "SIGKILL" else ""
+    return f"killed by {killer}{why}; the last words were: {last}"

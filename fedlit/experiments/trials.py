@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from fedlit.errors import ConfigError, RunError
 from fedlit.experiments.jobs import Job, JobResult
-from fedlit.results.folder import RunFolder, make_folder
+from fedlit.files import write_json
+from fedlit.results.folder import make_folder
 from fedlit.results.runs import read_json
 
 Status = Literal["waiting", "running", "stopped", "finished", "failed"]
@@ -71,7 +72,7 @@ class TrialLog:
     def save(self) -> None:
         """Replace the file."""
         content = {"about": self.about, "trials": [asdict(trial) for trial in self.trials.values()]}
-        RunFolder(self.path.parent).write_json(self.path, content)
+        write_json(self.path, content)
 
     def enter(self, job: Job) -> Trial:
         """The trial of a job: the recorded one, or a new one where there is none or where it was run otherwise.

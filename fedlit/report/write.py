@@ -6,13 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedlit.files import write_json, write_text
 from fedlit.report.differences import Difference, Pair
 from fedlit.report.html import html
 from fedlit.report.latex import latex
 from fedlit.report.markdown import markdown
 from fedlit.report.page import Report, build_report
 from fedlit.report.tables import Cell, Value
-from fedlit.results.folder import RunFolder, make_folder
+from fedlit.results.folder import make_folder
 from fedlit.results.runs import Run
 
 
@@ -43,11 +44,10 @@ def write_files(report: Report, progress: Callable[[str], None] | None = None) -
     """Draw the figures and write everything; `progress` is called with the name of each figure before it is drawn."""
     make_folder(report.folder, "--out DIR")
     report = with_figures(report, progress)
-    files = RunFolder(report.folder)
     texts = {"report.html": html(report), "report.md": markdown(report), "tables.tex": latex(report)}
     for name, text in texts.items():
-        files.write_text(report.folder / name, text)
-    files.write_json(report.folder / "cells.json", cells(report))
+        write_text(report.folder / name, text)
+    write_json(report.folder / "cells.json", cells(report))
     figures = [
         report.folder / section.figure_folder / f"{figure.name}.{kind}"
         for section in report.sections

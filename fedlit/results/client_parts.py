@@ -10,9 +10,11 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedlit.files import write_bytes
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
@@ -44,12 +46,10 @@ class ClientParts:
 
     Args:
         folder: of the parts.
-        write: writes a file atomically: path, content.
     """
 
-    def __init__(self, folder: Path, write: Callable[[Path, bytes], None]) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._write = write
         self.run = secrets.token_hex(8)
         self.checksums: dict[str, int] = {}
         """File name -> checksum, of every part of the run."""
@@ -110,7 +110,7 @@ class ClientParts:
 
     def _put(self, path: Path, table: "pyarrow.Table") -> None:
         content = encoded(table.replace_schema_metadata({_RUN: self.run.encode()}))
-        self._write(path, content)
+        write_bytes(path, content)
         self.checksums[path.name] = zlib.crc32(content)
 
     def _sort_out(self, foreign: Sequence[Path] = ()) -> None:

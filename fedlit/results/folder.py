@@ -1,7 +1,7 @@
 """The run folder: names of its files, writing them so that a kill loses nothing, and reading them back.
 
-Whole files are written under a temporary name and renamed; metrics.csv grows by one line in one system call. A
-checkpoint is written by a function that the caller passes, so torch is not needed here.
+Whole files are replaced (`fedlit/files.py`); metrics.csv grows by one line in one system call. A checkpoint is written
+by a function that the caller passes, so torch is not needed here.
 """
 
 import errno
@@ -21,6 +21,7 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from numpy.typing import ArrayLike
 
 from fedlit.errors import RunError, explained, require
+from fedlit.files import remove, sync, write_bytes, write_text, writing
 from fedlit.results.client_parts import ClientParts, encoded, joined, parts_in, read_part
 from fedlit.results.lock import FolderLock
 
@@ -54,7 +55,7 @@ class RunFolder:
         self._metrics_fd: int | None = None
         self._last_row = (-1, 0)  # its round, and where it begins in metrics.csv
         self._evaluated: list[dict[str, np.ndarray]] = []  # client records not yet on disk, one entry per round
-        self.parts = ClientParts(self.clients_dir, self.write_bytes)
+        self.parts = ClientParts(self.clients_dir)
 
     def holds_run(self) -> bool:
         """Whether a run was started here before."""
@@ -87,7 +88,7 @@ class RunFolder:
         with explained(self.path):
             for folder in (self.path, self.clients_dir, self.checkpoints):
                 folder.mkdir(parents=True, exist_ok=True)
-        self.write_text(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
+        write_text(self.config, yaml.safe_dump(config, sort_keys=False, allow_unicode=True))
 
     def clear(self) -> None:
         """Remove the files that fedlit wrote, and nothing else.
@@ -96,64 +97,37 @@ class RunFolder:
         but cannot be resumed with half of its records.
         """
         with explained(self.path):
-            _remove(self.last, self.previous, self.best)
+            remove(self.last, self.previous, self.best)
             self.drop_rows()
             self.drop_clients_after(-1)
-            _remove(
+            remove(
                 self.metrics, self.servers, self.summary, self.partition, self.partition_picture, self.log, self.config
             )
 
     # whole files
 
-    def write_text(self, path: Path, text: str) -> None:
-        """Write or replace a text file atomically."""
-        self.write_atomically(path, lambda tmp: tmp.write_text(text, encoding="utf-8"))
-
-    def write_bytes(self, path: Path, content: bytes) -> None:
-        """Write or replace any file atomically."""
-        self.write_atomically(path, lambda tmp: tmp.write_bytes(content))
-
-    def write_json(self, path: Path, obj: Any) -> None:
-        """Write or replace a JSON file atomically."""
-        self.write_text(path, json.dumps(obj, indent=2) + "\n")
-
     def write_partition(self, described: dict[str, Any]) -> None:
         """Write partition.json; for more than 10,000 clients without spaces, which takes a tenth of the time."""
         many = described["num_clients"] > 10_000
         text = json.dumps(described, separators=(",", ":")) if many else json.dumps(described, indent=2)
-        self.write_text(self.partition, text + "\n")
-
-    def write_atomically(self, path: Path, write: Callable[[Path], object]) -> None:
-        """Let `write` fill a temporary file, then rename it to `path`, which is either the old file or the new one."""
-        tmp = _temporary(path)
-        with explained(path):
-            try:
-                tmp.unlink(missing_ok=True)  # a killed run's previous.ckpt.tmp may be a second name of last.ckpt
-                write(tmp)
-                _sync(tmp)
-                os.replace(tmp, path)
-                _sync(path.parent)
-            finally:
-                tmp.unlink(missing_ok=True)
+        write_text(self.partition, text + "\n")
 
     def rotate_checkpoint(self, write: Callable[[Path], object]) -> None:
         """Write a new last.ckpt; the old one becomes previous.ckpt. last.ckpt is complete at every instant."""
-
-        def write_then_keep_the_old(tmp: Path) -> None:
-            write(tmp)
-            _sync(tmp)  # the old previous.ckpt is given up only once the new checkpoint is on the disk
-            if self.last.exists():
-                self.write_atomically(self.previous, lambda copy: _duplicate(self.last, copy))
-
         if self._metrics_fd is not None:
             with explained(self.metrics):
                 os.fsync(self._metrics_fd)  # no checkpoint may be newer than the rows that resume keeps
-        self.write_atomically(self.last, write_then_keep_the_old)
+        with writing(self.last) as tmp:
+            write(tmp)
+            sync(tmp)  # the old previous.ckpt is given up only once the new checkpoint is on the disk
+            if self.last.exists():
+                with writing(self.previous) as copy:
+                    _duplicate(self.last, copy)
 
     def drop_rows(self, keep: Iterable[Path | None] = ()) -> None:
         """Remove files with rows of clients, except those that a checkpoint needs."""
         with explained(self.checkpoints):
-            _remove(*(path for path in self.checkpoints.glob("rows-*.bin") if path not in keep))
+            remove(*(path for path in self.checkpoints.glob("rows-*.bin") if path not in keep))
 
     # metrics.csv
 
@@ -164,7 +138,7 @@ class RunFolder:
         header = ",".join(self._columns) + "\n"
         if header.count(",") + 1 != len(set(self._columns)) or header.count("\n") != 1:
             raise RunError(f"{self.metrics} cannot hold {columns}. Name each metric once, without comma or line end.")
-        self.write_text(self.metrics, header + "".join(self._line(row) for row in rows))
+        write_text(self.metrics, header + "".join(self._line(row) for row in rows))
         with explained(self.metrics):
             self._metrics_fd = os.open(self.metrics, os.O_WRONLY | os.O_APPEND)
         self._last_row = (-1, 0)
@@ -226,7 +200,7 @@ class RunFolder:
             parts: the checkpoint's entry about the parts.
         """
         with explained(self.clients_dir):
-            _remove(self.clients, *self.clients_dir.glob("*.parquet.tmp"))
+            remove(self.clients, *self.clients_dir.glob("*.parquet.tmp"))
             self.parts.keep_until(round, parts)
 
     def finish_clients(self) -> None:
@@ -235,22 +209,19 @@ class RunFolder:
         with explained(self.clients_dir):
             tables = self.parts.tables()
         if tables:
-            self._write_table(self.clients, joined(tables))
+            write_bytes(self.clients, encoded(joined(tables)))
 
     def write_servers(self, columns: Mapping[str, np.ndarray]) -> None:
         """Write servers.parquet anew: its rows are few, and every checkpoint holds them."""
         import pyarrow
 
-        self._write_table(self.servers, pyarrow.table(dict(columns)))
+        write_bytes(self.servers, encoded(pyarrow.table(dict(columns))))
 
     def close(self) -> None:
         """Close metrics.csv; client records that were not flushed belong to no checkpoint and are not written."""
         if self._metrics_fd is not None:
             os.close(self._metrics_fd)
         self._metrics_fd = None
-
-    def _write_table(self, path: Path, table: "pyarrow.Table") -> None:
-        self.write_bytes(path, encoded(table))
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -353,25 +324,6 @@ def chosen_by(option: str, place: Path) -> Iterator[None]:
         raise RunError(
             f"{place} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
         ) from error
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(path.name + ".tmp")
-
-
-def _remove(*paths: Path) -> None:
-    for path in paths:
-        path.unlink(missing_ok=True)
-        _temporary(path).unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _duplicate(source: Path, target: Path) -> None:

@@ -65,18 +65,29 @@ class FolderLock:
     def _is_ours(self, fd: int) -> bool:
         """Lock the open file; False if its holder has just removed it, and the caller must try again."""
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(
-                f"{self.folder} is in use: {_holder(fd)}. Wait for its end or stop it, or choose another folder with "
-                f"{self.elsewhere}."
-            ) from None
+            if not locked(fd):
+                raise RunError(
+                    f"{self.folder} is in use: {_holder(fd)}. Wait for its end or stop it, or choose another folder "
+                    f"with {self.elsewhere}."
+                )
         except OSError as error:
             log.warning(
                 f"{self.folder} cannot be locked ({error.strerror}): its file system has no locks. Nothing keeps "
                 "a second run out of it, so start only one there."
             )
         return _names(self.path, fd)
+
+
+def locked(fd: int) -> bool:
+    """Lock an open file for this process and those that it hands the file to; False if another has it.
+
+    OSError where the file system has no locks.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _names(path: Path, fd: int) -> bool:

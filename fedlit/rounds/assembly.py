@@ -26,8 +26,8 @@ from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
 from fedlit.engines.ladder import Ladder
 from fedlit.engines.progress import TrainingProgress
-from fedlit.evaluation.history import round_columns
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator, rows_to_measure
+from fedlit.evaluation.round_metrics import round_columns
 from fedlit.evaluation.user_models import UserModels
 from fedlit.params import Params, at_least_float32, with_prefix
 from fedlit.ranks import Profile, Ranks
@@ -38,9 +38,10 @@ from fedlit.rounds.federation import Federation
 from fedlit.rounds.flat import FlatProtocol
 from fedlit.rounds.gathering import Gatherer, RoundOptions
 from fedlit.rounds.local_training import LocalTraining
-from fedlit.rounds.protocol import ServerProtocol
+from fedlit.rounds.protocol import Event, ServerProtocol
 from fedlit.rounds.run_state import RunState
 from fedlit.server.base import ServerCallback
+from fedlit.server.optimizers import SGD
 from fedlit.server.server import BuildOptimizer, Server
 from fedlit.server.weights import Weighting
 
@@ -256,3 +257,18 @@ class Assembly:
     @property
     def _resources(self) -> Resources:
         return Resources(self.ranks.size, self.ranks.here, self.options.request.threads)
+
+
+def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOptions, rounds: int) -> list[Event]:
+    """Who steps when in a run with these options, without its training; the data are set up.
+
+    Draws and code are those of the run. So are times, where a client's work does not depend on what was trained, as in
+    all of fedlit's own algorithms.
+    """
+    protocol = create_protocol(client, data, SGD().build, [], ClientStates(), options)
+    gatherer = Gatherer(client, Pooled(data) if client.pools_data else data, options)
+    events = []
+    for number in range(1, rounds + 1):
+        events.append(protocol.next_event(gatherer))
+        events[-1].finish(number)
+    return events

@@ -144,16 +144,3 @@ class ServerProtocol(ABC):
         self.time = state["time"]
         self.events = state.get("events", 0)  # absent in older checkpoints of runs to which it makes no difference
         self.federation.load_state_dict(state["servers"])
-
-
-def simulate_clock(protocol: ServerProtocol, gatherer: Gatherer, rounds: int) -> list[Event]:
-    """The events of so many rounds, without training: models and states stay as they are at the start.
-
-    Times are those of the run where a client's work does not depend on what was trained, as in all of fedlit's own
-    algorithms.
-    """
-    events = []
-    for number in range(1, rounds + 1):
-        events.append(protocol.next_event(gatherer))
-        events[-1].finish(number)
-    return events

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.engines.base import threads
 from fedlit.errors import located, noted
-from fedlit.evaluation.evaluator import threads
-from fedlit.evaluation.history import round_metrics
+from fedlit.evaluation.round_metrics import round_metrics
 from fedlit.params import Params, clone, copy_into, unstack
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.assembly import RoundParts

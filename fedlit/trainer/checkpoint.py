@@ -1,6 +1,5 @@
 """Checkpoints of a run folder: last.ckpt and previous.ckpt by time or by rounds, best.ckpt by validation accuracy."""
 
-import io
 import logging
 import pickle
 import time
@@ -17,10 +16,12 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from fedlit.client.base import Client
+from fedlit.client.row_layout import archive
 from fedlit.client.row_store import RowStore
 from fedlit.client.weights_file import is_whole
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import DamagedRowsError, ResumeError, RunError
+from fedlit.files import write_bytes
 from fedlit.ranks import Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.loop import FederatedLoop
@@ -105,7 +106,7 @@ class RunCheckpoint(Checkpoint):
             self.folder.rotate_checkpoint(lambda path: trainer.save_checkpoint(path, weights_only=False))
         self._drop_rows_that_no_checkpoint_needs(loop.states.file)
         if loop.best.round is not None and loop.best.round != self.saved_best:
-            write_tensors(self.folder, self.folder.best, loop.best.state_dict())
+            write_tensors(self.folder.best, loop.best.state_dict())
             self.saved_best = loop.best.round
 
     def _drop_rows_that_no_checkpoint_needs(self, file: Path | None) -> None:
@@ -122,11 +123,9 @@ def loop_of(trainer: Trainer) -> FederatedLoop:
     return loop
 
 
-def write_tensors(folder: RunFolder, path: Path, content: dict[str, Any]) -> None:
-    """Save tensors and plain data; through memory, because torch reports a full disk by another error."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    folder.write_atomically(path, lambda tmp: tmp.write_bytes(buffer.getbuffer()))
+def write_tensors(path: Path, content: dict[str, Any]) -> None:
+    """Save tensors and plain data."""
+    write_bytes(path, archive(content))
 
 
 @dataclass(frozen=True)
@@ -213,8 +212,8 @@ def check_fits(checkpoint: LoadedCheckpoint, client: Client, data: FederatedData
         if name.startswith("net.") and shape != value.shape:
             has = "it is not there" if shape is None else f"it has the shape {tuple(shape)} there"
             raise ResumeError(
-                f"{checkpoint.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, and {has}. "
-                "Restore the file, or start the run anew with --overwrite."
+                f"{checkpoint.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, and "
+                f"{has}. Restore the file, or start the run anew with --overwrite."
             )
     most = max(checkpoint.content["loops"]["fit_loop"]["clients"]["clients"], default=0)
     if most >= data.num_clients and not data.is_fresh:

@@ -19,8 +19,8 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.engines.step_check import check_steps
 from fedlit.engines.step_probe import MOST_ROWS
 from fedlit.errors import ConfigError, nearest
-from fedlit.evaluation.history import EXTRA_METRICS, MetricGroups, round_columns
 from fedlit.evaluation.round_evaluator import EvaluationOptions
+from fedlit.evaluation.round_metrics import EXTRA_METRICS, MetricGroups, round_columns
 from fedlit.keys import Purpose, generator
 from fedlit.metrics.catalogue import record_columns
 from fedlit.server.base import ServerCallback

@@ -22,6 +22,7 @@ from pytorch_lightning.callbacks import (
 from torch import nn
 
 from fedlit.client.base import Client
+from fedlit.client.row_layout import as_bytes
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, ResumeError
 from fedlit.recorded import Recorded, arguments_of
@@ -114,7 +115,8 @@ def weights_of(net: nn.Module) -> str:
     """A hash of all tensors of a net: eight hex digits."""
     content = hashlib.sha256()
     for name, value in net.state_dict().items():
-        content.update(name.encode() + value.detach().cpu().contiguous().numpy().tobytes())
+        content.update(name.encode())
+        content.update(as_bytes(value.cpu()).numpy().data)
     return content.hexdigest()[:8]
 
 

@@ -26,14 +26,15 @@ from fedlit.engines.choose import EngineName, Request, check_same_engine
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
 from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
-from fedlit.evaluation.history import EXTRA_METRICS
 from fedlit.evaluation.round_evaluator import EvaluationOptions
+from fedlit.evaluation.round_metrics import EXTRA_METRICS
+from fedlit.files import write_json, writing
 from fedlit.recorded import Recorded
 from fedlit.results.config_file import canonical
 from fedlit.results.folder import RunFolder
+from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.loop import FederatedLoop
-from fedlit.rounds.rehearsal import rehearse
 from fedlit.server.base import ServerCallback, merge_callbacks
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
@@ -289,7 +290,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         )
         warn_mixing_has_no_effect(client, self.server_optimizer, options.cloud)
         if options.clock is not None and options.clock.latency.is_recorded:
-            rehearse(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
+            simulate_clock(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
         self.loop.weighting = weighting
         described = self.folder is not None or ranks.size > 1
         config = self.config or (describe_run(self, client, data, users) if described else {})
@@ -398,8 +399,9 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         folder.finish_clients()
         if not folder.partition_picture.exists():
             described = self.loop.data.describe()
-            folder.write_atomically(folder.partition_picture, lambda path: draw_partition(described, path))
-        folder.write_json(folder.summary, self.summary)
+            with writing(folder.partition_picture) as draft:
+                draw_partition(described, draft)
+        write_json(folder.summary, self.summary)
         folder.close()
 
 

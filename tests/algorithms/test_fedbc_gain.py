@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fedlit import FedAvg, FedBC, FederatedTrainer, Softmax, Synthetic
-from fedlit.config.shipped import shipped_configs
+from fedlit.config.files import shipped_configs
 
 SEEDS = range(5)
 

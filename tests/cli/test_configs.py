@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from fedlit.config.files import find_config, given_configs, resolve_configs, shipped_configs
 from fedlit.config.fit_cli import FitCLI
-from fedlit.config.names import find_config, given_configs, resolve_configs
-from fedlit.config.shipped import shipped_configs
 from fedlit.errors import ConfigError
 from tests.conftest import SHIPPED
 

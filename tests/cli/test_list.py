@@ -12,7 +12,7 @@ from torch import nn
 
 import fedlit
 from fedlit.cli.list import KINDS, LISTS, entries
-from fedlit.config.shipped import shipped_configs
+from fedlit.config.files import shipped_configs
 from fedlit.metrics.catalogue import METRICS
 from tests.conftest import Call
 

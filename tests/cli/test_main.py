@@ -22,8 +22,8 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 import fedlit
 from fedlit import models
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI
-from fedlit.config.names import resolve_configs
 from fedlit.errors import ConfigError
 from fedlit.results.folder import read_clients, read_metrics
 from tests.conftest import SHIPPED, TINY, Call, files

@@ -6,8 +6,8 @@ import pytest
 
 from fedlit import Clock, Cloud, Exponential, FedBCD, Latency
 from fedlit.engines.choose import Request
+from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.gathering import RoundOptions
-from fedlit.rounds.rehearsal import rehearse
 from fedlit.server.sampling import QuotaSampler, Sampler, find_sampler
 from tests.clock.test_theory import REFERENCE
 from tests.problems import tiny_data, tiny_net
@@ -28,7 +28,7 @@ def seconds_per_aggregation(sampler: Sampler, cloud: Cloud | None, rounds: int) 
     data.setup()
     options: dict[str, Any] = {"eval_every": 1, "divergence_factor": 2.0, "store_local_models": False, "seed": 0}
     rules = RoundOptions(ACTIVE, sampler, request=Request(), clock=CLOCK, cloud=cloud, **options)
-    events = rehearse(FedBCD(tiny_net(), batch_size=4), data, rules, rounds)
+    events = simulate_clock(FedBCD(tiny_net(), batch_size=4), data, rules, rounds)
     together = [event for event in events if cloud is None or len(event.servers) == cloud.servers_per_step]
     return together[-1].time_s / len(together)
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedlit.errors import RunError
 from fedlit.experiments.fork_server import ForkServer, on_cores
-from fedlit.experiments.jobs import Job, locked, reason_of, rounds_done, share_cores, start
+from fedlit.experiments.jobs import Job, is_free, reason_of, rounds_done, share_cores, start
 
 ALL = sorted(os.sched_getaffinity(0))
 
@@ -70,7 +70,7 @@ def test_a_killed_process_is_told_from_a_failed_one() -> None:
 def test_a_job_waits_while_an_earlier_process_writes_its_log(tmp_path: Path) -> None:
     job = job_in(tmp_path)
     with job.log.open("ab") as earlier:
-        assert locked(earlier)
+        assert is_free(earlier)
         assert start(job, ForkServer(ALL)) is None
     assert job.log.read_bytes() == b"", "it has not begun"
 

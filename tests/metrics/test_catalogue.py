@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedlit import Buffer, FedBC
-from fedlit.evaluation.history import EXTRA_METRICS
+from fedlit.evaluation.round_metrics import EXTRA_METRICS
 from fedlit.metrics.catalogue import METRICS, SUMMARY_METRICS, format_value, metric
 from tests.cloud_runs import run_in_a_cloud
 from tests.problems import tiny_net

@@ -19,8 +19,8 @@ from fedlit.client.states import ClientStates
 from fedlit.data.partition.base import Parts
 from fedlit.errors import ConfigError
 from fedlit.evaluation.evaluator import Evaluator
-from fedlit.evaluation.history import extreme_user_metrics
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
+from fedlit.evaluation.round_metrics import extreme_user_metrics
 from fedlit.evaluation.user_models import UserModels
 from fedlit.metrics.measures import ACCURACY
 from fedlit.metrics.user_scores import UserScores, by_user, distribution, entropy, first_round_at, gini

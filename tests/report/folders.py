@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedlit.files import write_json
 from fedlit.results.folder import RunFolder
 from fedlit.results.runs import Group, Run, group_runs, read_run
 
@@ -44,8 +45,8 @@ def write_run(
         files.append_clients(rounds, clients)
         files.finish_clients()
     files.close()
-    files.write_json(files.summary, {"finished": True, "rounds": rounds, **(summary or {})})
-    files.write_json(files.partition, {"hash": partition})
+    write_json(files.summary, {"finished": True, "rounds": rounds, **(summary or {})})
+    write_json(files.partition, {"hash": partition})
     return path
 
 

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlit.errors import RunError
+from fedlit.files import write_json, write_text, writing
 from fedlit.results.folder import RunFolder, fingerprint, read_clients, read_metrics, run_name
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -118,7 +119,7 @@ def test_an_error_that_has_no_words_of_ours_is_told_in_the_systems(
 ) -> None:
     monkeypatch.setattr(os, "replace", raising(OSError(errno.EIO, "Input/output error")))
     with pytest.raises(RunError, match="log.txt cannot be written: the system says 'Input/output error'.*--run DIR"):
-        folder.write_text(folder.log, "hello")
+        write_text(folder.log, "hello")
 
 
 def test_clear_removes_what_fedlit_wrote_and_nothing_else(folder: RunFolder) -> None:
@@ -167,15 +168,16 @@ def test_a_killed_clear_never_leaves_a_checkpoint_beside_missing_records(tmp_pat
 
 
 def test_a_writer_that_raises_leaves_the_old_file_and_no_temporary_one(folder: RunFolder) -> None:
-    folder.write_text(folder.summary, "old")
+    write_text(folder.summary, "old")
     before = files(folder.path)
 
-    def write(tmp: Path) -> None:
-        tmp.write_text("half of the n")
-        raise ZeroDivisionError
+    def write() -> None:
+        with writing(folder.summary) as tmp:
+            tmp.write_text("half of the n")
+            raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        folder.write_atomically(folder.summary, write)
+        write()
     assert files(folder.path) == before
 
 
@@ -210,7 +212,7 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written_leaves_every_file_as_it
 
 def test_json_reads_back_as_it_was_given(folder: RunFolder) -> None:
     summary = {"best": {"global/acc": 0.1 + 0.2}, "engine": "sequential", "lanes": None}
-    folder.write_json(folder.summary, summary)
+    write_json(folder.summary, summary)
     assert json.loads(folder.summary.read_text()) == summary
 
 

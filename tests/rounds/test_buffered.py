@@ -31,8 +31,8 @@ from fedlit import (
     Scaffold,
     ServerCallback,
 )
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI
-from fedlit.config.names import resolve_configs
 from fedlit.errors import ConfigError
 from fedlit.experiments.conformance.entries import ENTRIES
 from fedlit.experiments.conformance.problem import LOCAL, everything, new_trainer

@@ -11,10 +11,10 @@ from fedlit import Buffer, Clock, Cloud, Constant, Exponential, FedAvg, Federate
 from fedlit.client.cohort import Cohort
 from fedlit.clock.distributions import Seconds
 from fedlit.errors import ConfigError
+from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.buffered import BufferedEvent
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.rounds.protocol import Event
-from fedlit.rounds.rehearsal import rehearse
 from fedlit.server.base import ServerCallback
 from fedlit.server.optimizers import SGD
 from tests.problems import run, tiny_data, tiny_net
@@ -71,7 +71,7 @@ def client() -> FedAvg:
 def rehearsed(trainer: FederatedTrainer) -> list[Event]:
     data = tiny_data((9,) * POPULATION)
     data.setup()
-    return rehearse(client(), data, trainer.loop.options, ROUNDS)
+    return simulate_clock(client(), data, trainer.loop.options, ROUNDS)
 
 
 def reporters(event: Event) -> list[int]:
@@ -105,7 +105,7 @@ def asked_for(folder: Path, protocol: str, monkeypatch: pytest.MonkeyPatch) -> s
 
     with monkeypatch.context() as patch:
         patch.setattr(Trace, "lookup", noted)
-        patch.setattr("fedlit.trainer.trainer.rehearse", lambda *parts: [])
+        patch.setattr("fedlit.trainer.trainer.simulate_clock", lambda *parts: [])
         patch.setattr(FederatedLoop, "on_run_start", lambda loop: (asked.clear(), on_run_start(loop)))
         fitted(protocol, recorded(folder))
     return asked

@@ -15,6 +15,7 @@ from torch.distributed import (  # type: ignore[attr-defined]  # torch lists the
     Work,
 )
 
+from fedlit.client.row_layout import bytes_as_tensor
 from fedlit.engines.processes.monitor import Monitor
 
 PATIENCE = timedelta(days=30)
@@ -48,7 +49,7 @@ class Connections:
 
     def _gather(self, part: bytes, size: int) -> list[bytes]:
         """The parts of all ranks, padded to one size."""
-        padded = torch.frombuffer(bytearray(part.ljust(size, b"\0")), dtype=torch.uint8)
+        padded = bytes_as_tensor(part, size)
         parts = [torch.empty(size, dtype=torch.uint8) for _ in range(self.size)]
         self._finish([self._gloo.allgather(parts, padded)])
         return [part.numpy().tobytes() for part in parts]

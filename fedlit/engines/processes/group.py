@@ -1,6 +1,5 @@
 """RankGroup: several processes as `Ranks`. Work is split among them, and all of them get all rows, in order."""
 
-import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from fedlit.client.row_layout import RowLayout
+from fedlit.client.row_layout import RowLayout, archive, bytes_as_tensor, read_archive
+from fedlit.engines.processes.children import set_death_signal
 from fedlit.engines.processes.connections import Connections
 from fedlit.engines.processes.monitor import Monitor
-from fedlit.engines.processes.start_rank import set_death_signal
 from fedlit.params import Params
 from fedlit.ranks import Ranks, divide
 
@@ -102,13 +101,10 @@ class RankGroup(Ranks):
 
     def broadcast_checkpoint(self, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
         """The first rank's checkpoint, of any size, sent as a file that holds only tensors and plain data."""
-        file = io.BytesIO()
-        if self.is_first:
-            torch.save(checkpoint, file)
-        size = self.broadcast(file.tell())
-        content = torch.frombuffer(bytearray(file.getvalue().ljust(size, b"\0")), dtype=torch.uint8)
+        archived = archive(checkpoint) if self.is_first else b""
+        content = bytes_as_tensor(archived, self.broadcast(len(archived)))
         self.connections.broadcast([content])
-        received: dict[str, Any] = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
+        received: dict[str, Any] = read_archive(content.numpy().tobytes())
         return received
 
     def heartbeat(self) -> None:

@@ -4,19 +4,15 @@ This is the only file with protected names of Lightning's launchers (`tests/test
 """
 
 import atexit
-import io
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar
 
-import torch
 import torch.distributed as dist
 from pytorch_lightning import Trainer
 from pytorch_lightning.strategies import DDPStrategy
@@ -27,7 +23,8 @@ from pytorch_lightning.strategies.launchers.subprocess_script import (  # type: 
 from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # torch does not list it
 
-from fedlit.engines.processes import error_json, start_rank
+from fedlit.client.row_layout import archive, read_archive
+from fedlit.engines.processes import children, error_json
 from fedlit.engines.processes.connections import Connections
 from fedlit.engines.processes.group import RankGroup
 from fedlit.engines.processes.monitor import Monitor
@@ -200,7 +197,7 @@ class RankLauncher(_SubprocessScriptLauncher):
         }
         if self.num_nodes == 1:
             make_private_folder()
-        command = [sys.executable, "-I", "-S", start_rank.__file__, str(os.getpid()), *_basic_subprocess_cmd()]
+        command = [sys.executable, "-I", "-S", children.__file__, str(os.getpid()), *_basic_subprocess_cmd()]
         for rank in range(1, self.num_processes):
             self.started.append(subprocess.Popen(command, env=os.environ | {"LOCAL_RANK": str(rank)}))
 
@@ -209,21 +206,15 @@ class RankLauncher(_SubprocessScriptLauncher):
         for rank, child in enumerate(self.started, start=1):
             if child.poll() is not None:
                 self.end_children(patience=0)
+                ending = children.ending_of(child.returncode)
                 raise RankError(
-                    f"Rank {rank} of this machine (process {child.pid}) ended with exit code {child.returncode} before "
-                    "the run began. Its output is above."
+                    f"Rank {rank} of this machine (process {child.pid}) {ending} before the run began. Its output is "
+                    "above."
                 )
 
     def end_children(self, patience: float = 10.0) -> None:
         """Wait for the started processes; kill those that do not end in time."""
-        deadline = time.monotonic() + patience
-        for child in self.started:
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(max(0.0, deadline - time.monotonic()))
-        for child in self.started:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
+        children.end_children(self.started, patience)
 
 
 class RankForker(_MultiProcessingLauncher):
@@ -246,21 +237,20 @@ class RankForker(_MultiProcessingLauncher):
 
     def get_extra_results(self, trainer: Trainer) -> dict[str, Any]:
         """The run's results for the waiting process; as bytes, because shared tensors would end with this process."""
-        file = io.BytesIO()
-        torch.save(trainer.results() if trainer.state.finished else None, file)  # type: ignore[attr-defined]  # FederatedTrainer's
-        return super().get_extra_results(trainer) | {"fedlit": file.getvalue()}
+        results = trainer.results() if trainer.state.finished else None  # type: ignore[attr-defined]  # FederatedTrainer's
+        return super().get_extra_results(trainer) | {"fedlit": archive(results)}
 
     def update_main_process_results(self, trainer: Trainer, extra: dict[str, Any]) -> None:
         """Load the results that the first rank sent."""
         super().update_main_process_results(trainer, extra)
-        results = torch.load(io.BytesIO(extra["fedlit"]), weights_only=True)
+        results = read_archive(extra["fedlit"])
         if results is not None:
             trainer.adopt(results)  # type: ignore[attr-defined]  # FederatedTrainer's
 
 
 def outcome_of(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function in a fork that does not outlive its parent; an error is returned as plain data."""
-    start_rank.set_death_signal(signal.SIGKILL)
+    children.set_death_signal(signal.SIGKILL)
     try:
         return function(*args, **kwargs)
     except Exception as error:

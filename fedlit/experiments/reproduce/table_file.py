@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedlit.config.names import find_config
+from fedlit.config.files import find_config, shipped_tables
 from fedlit.config.parse_errors import read_yaml
-from fedlit.config.shipped import shipped_tables
 from fedlit.errors import ConfigError, nearest
 from fedlit.experiments.reproduce.table import Cell, Column, Row, TableFile, Tuning
 from fedlit.report.paper_comparison import agree

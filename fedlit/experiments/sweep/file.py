@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from fedlit.config.files import shipped_sweeps
 from fedlit.config.parse_errors import read_yaml
-from fedlit.config.shipped import shipped_sweeps
 from fedlit.errors import ConfigError, nearest
 from fedlit.experiments.fit_arguments import refuse_options
 from fedlit.experiments.sweep.objective import Goal

@@ -7,7 +7,7 @@ import math
 from typing import Literal
 
 from fedlit.errors import ConfigError, nearest
-from fedlit.evaluation.history import EXTRA_METRICS
+from fedlit.evaluation.round_metrics import EXTRA_METRICS
 from fedlit.metrics.catalogue import METRICS, SUMMARY_METRICS, is_state_curve, metric, metric_of_a_measure
 from fedlit.results.runs import Run
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from fedlit.experiments.sweep.axes import Axis, axis_of, spaced
 from fedlit.experiments.sweep.sweep import Sweep
 from fedlit.experiments.trials import Trial
+from fedlit.files import writing
 from fedlit.metrics.catalogue import format_value, metric
 from fedlit.metrics.formatting import counted
-from fedlit.results.folder import RunFolder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,10 +35,10 @@ def draw_parallel(sweep: Sweep) -> list[Path]:
     if not trials or not sweep.labels:
         return []
     figure = picture(sweep, trials)
-    folder = RunFolder(sweep.folder)
     png, pdf = sweep.folder / "parallel.png", sweep.folder / "parallel.pdf"
-    folder.write_atomically(png, lambda tmp: figure.savefig(tmp, format="png", dpi=150))
-    folder.write_atomically(pdf, lambda tmp: figure.savefig(tmp, format="pdf"))
+    for path, options in ((png, {"dpi": 150}), (pdf, {})):
+        with writing(path) as draft:
+            figure.savefig(draft, format=path.suffix[1:], **options)
     return [png, pdf]
 
 

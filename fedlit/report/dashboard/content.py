@@ -1,9 +1,11 @@
 """What a page holds: an index of groups, runs and metrics as plain data, and the numbers of each run as packed text."""
 
+import base64
 import logging
 import os
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from importlib.metadata import version
@@ -18,7 +20,6 @@ from fedlit.metrics.catalogue import MEASURES, METRICS, MODELS, RECORD_COLUMNS, 
 from fedlit.metrics.measures import Measure
 from fedlit.report.colours import DIFFERENT, Look, looks_of
 from fedlit.report.dashboard.datasets import DataSet, datasets_of
-from fedlit.report.dashboard.packing import packed, spread
 from fedlit.report.dashboard.ranking import ranks_of
 from fedlit.results.folder import fingerprint, read_clients
 from fedlit.results.runs import Group, Run, group_runs
@@ -34,6 +35,8 @@ USER_ROWS = 320_000
 """At most so many rows, client × round, in one page: 15 MB before compression."""
 TOTALS = {"Σ steps": ("train/steps",), "Σ MB": ("comm/up_mb", "comm/down_mb")}
 """What curves can be drawn against beside round and time: sums since the start, and of which metrics."""
+INTEGERS = frozenset({"round", "client", "size", "group"})
+"""Columns of whole numbers; every other one is a float, NaN where nothing was measured."""
 
 
 @dataclass(frozen=True)
@@ -246,3 +249,23 @@ def user_columns(table: "pyarrow.Table") -> tuple[list[str], dict[str, NDArray[n
 def numbers(table: "pyarrow.Table", name: str) -> NDArray[np.float64]:
     """One column, NaN where it is empty."""
     return np.asarray(table[name].to_numpy(), dtype=np.float64)
+
+
+def packed(columns: Iterable[tuple[str, NDArray[np.generic]]]) -> str:
+    """The columns one after the other, little-endian; js/data.js reads them back."""
+    with np.errstate(over="ignore", invalid="ignore"):  # beyond float32 is infinite, which the page leaves out
+        raw = b"".join(values.astype(kind_of(name), casting="unsafe").tobytes() for name, values in columns)
+    squeeze = zlib.compressobj(wbits=-zlib.MAX_WBITS)  # without header: the browser's "deflate-raw"
+    return base64.b64encode(squeeze.compress(raw) + squeeze.flush()).decode("ascii")
+
+
+def kind_of(name: str) -> str:
+    """NumPy's name of the column's type."""
+    return "<i4" if name in INTEGERS else "<f4"
+
+
+def spread(count: int, most: int) -> NDArray[np.int64]:
+    """Positions of at most `most` of `count` things, evenly spaced, the first and the last among them."""
+    if count <= most:
+        return np.arange(count)
+    return np.linspace(0, count - 1, max(2, most)).round().astype(np.int64)

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedlit.files import write_text
 from fedlit.report.colours import TONES
 from fedlit.report.dashboard.content import Content, content_of
-from fedlit.report.templates import template, trusted
-from fedlit.results.folder import RunFolder
+from fedlit.report.html import template, trusted
 from fedlit.results.runs import Run
 
 HERE = Path(__file__).parent
@@ -26,7 +26,7 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:const|function|class) (\w+))", re.
 
 def write_dashboard(runs: Sequence[Run], out: Path) -> None:
     """Write the runs as one self-contained HTML file."""
-    RunFolder(out.parent).write_text(out, page_of(content_of(runs)))
+    write_text(out, page_of(content_of(runs)))
 
 
 def page_of(content: Content) -> str:

@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from fedlit.files import writing
 from fedlit.metrics.catalogue import CLOCK
 from fedlit.metrics.measures import Measure
 from fedlit.report.figures import bars, rounds, servers, sweep_figures, users
 from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all, states_of
 from fedlit.report.figures.style import DPI, look, styles_of
-from fedlit.results.folder import RunFolder, make_folder
+from fedlit.results.folder import make_folder
 from fedlit.results.runs import Group
 
 if TYPE_CHECKING:
@@ -118,10 +119,10 @@ def left_out(groups: Sequence[Group], able: Sequence[Group], plan: Plan) -> str:
 
 def save(picture: "Picture", path: Path) -> None:
     """Write both files, each whole or not at all; the same picture gives the same bytes."""
-    files = RunFolder(path.parent)
     picture.draw_without_rendering()
     picture.set_layout_engine("none")  # laid out once, not once for each file: that is most of the time
     options: dict[str, dict[str, Any]] = {"png": {"dpi": DPI}, "pdf": {"metadata": {"CreationDate": None}}}
     for kind, own in options.items():
-        write = partial(picture.savefig, format=kind, **own)
-        files.write_atomically(path.with_name(f"{path.name}.{kind}"), write)
+        file = path.with_name(f"{path.name}.{kind}")
+        with writing(file) as draft:
+            picture.savefig(draft, format=kind, **own)

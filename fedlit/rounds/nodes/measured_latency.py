@@ -7,6 +7,7 @@ import numpy as np
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 from fedlit.client.cohort import Cohort
+from fedlit.files import write_text
 from fedlit.results.folder import RunFolder
 
 
@@ -34,9 +35,9 @@ class Latencies:
         """latencies.csv, and replay.yaml, which lets a config follow it."""
         lines = [f"{round + 1},{client},{seconds!r}\n" for (round, client), seconds in sorted(self._rows.items())]
         table = folder.path / "latencies.csv"
-        folder.write_text(table, "round,client,seconds\n" + "".join(lines))
+        write_text(table, "round,client,seconds\n" + "".join(lines))
         replay = {"trainer": {"clock": {"latency": replayed(table, has_clock=has_clock)}}}
-        folder.write_text(folder.path / "replay.yaml", yaml.safe_dump(replay, sort_keys=False))
+        write_text(folder.path / "replay.yaml", yaml.safe_dump(replay, sort_keys=False))
 
 
 def replayed(table: Path, *, has_clock: bool) -> dict[str, Any]:

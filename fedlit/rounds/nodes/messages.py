@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]  # torch lists the first alone
 
+from fedlit.client.row_layout import as_bytes, bytes_as_tensor, dtype_named, name_of
 from fedlit.engines.processes.rendezvous import HOST, LOOPBACK, serve_here
 from fedlit.errors import ConfigError
 
@@ -25,10 +26,6 @@ _FOREVER = timedelta(days=365)
 """A process that is waited for and ends closes its connection, which ends the wait. (A wait that times out would make
 gloo close every connection of this process.)"""
 _ALIGNED = 16
-_DTYPES = {
-    str(dtype): dtype
-    for dtype in (torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
-}
 
 
 class ConnectionLostError(Exception):
@@ -110,7 +107,7 @@ def pack(message: Message) -> Tensor:
     parts = [stored(tensor) for tensor in tensors]
     head = json.dumps({"plain": plain, "tensors": [described(tensor) for tensor in tensors]}).encode()
     length = torch.tensor([len(head)]).view(torch.uint8)
-    whole = [length, torch.frombuffer(bytearray(head), dtype=torch.uint8), *(as_bytes(part) for part in parts)]
+    whole = [length, bytes_as_tensor(head), *(as_bytes(part) for part in parts)]
     return torch.cat([padded(part) for part in whole])
 
 
@@ -120,7 +117,7 @@ def unpack(packed: Tensor) -> Message:
     head = json.loads(packed[_ALIGNED : _ALIGNED + length].numpy().tobytes())
     start, tensors = _ALIGNED + aligned(length), []
     for name, shape, rows in head["tensors"]:
-        dtype = _DTYPES[name]
+        dtype = dtype_named(name)
         size = dtype.itemsize * torch.Size(shape).numel()
         tensor = packed[start : start + size].view(dtype).reshape(shape)
         tensors.append(tensor if rows is None else tensor.unsqueeze(0).expand(rows, *shape))
@@ -163,7 +160,7 @@ def from_plain(value: Any, tensors: list[Tensor]) -> Any:
 def described(tensor: Tensor) -> tuple[str, list[int], int | None]:
     """Type, shape, and how many times the same row stands in it where it is an expanded view."""
     rows = len(tensor) if is_expanded(tensor) else None
-    return str(tensor.dtype), list(stored(tensor).shape), rows
+    return name_of(tensor.dtype), list(stored(tensor).shape), rows
 
 
 def stored(tensor: Tensor) -> Tensor:
@@ -174,11 +171,6 @@ def stored(tensor: Tensor) -> Tensor:
 def is_expanded(tensor: Tensor) -> bool:
     """Whether all rows are the same memory."""
     return tensor.dim() > 0 and len(tensor) > 1 and tensor.stride(0) == 0
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """(bytes,) uint8."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def padded(part: Tensor) -> Tensor:

@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 import queue
-import signal
 import threading
 import time
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from fedlit import errors
+from fedlit.engines.processes.children import ending_of
 from fedlit.errors import DivergedError, FedlitError, ProcessError
 from fedlit.rounds.nodes.messages import ConnectionLostError, Message, Wire, open_store
 from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess, Plan
@@ -149,12 +149,7 @@ class Supervisor:
         """Who has ended, and how, as the beginning of a sentence."""
         process = self._processes[part.rank]
         process.join(5)
-        code = process.exitcode
-        how = (
-            f"ended with exit code {code}"
-            if code is None or code >= 0
-            else f"was ended by {signal.Signals(-code).name}"
-        )
+        how = "does not answer" if process.exitcode is None else ending_of(process.exitcode)
         return f"{part.name} (process {process.pid}) {how}"
 
     def culprit(self, server: int) -> NodeProcess:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedlit.config.shipped import shipped_tables
+from fedlit.config.files import shipped_tables
 from fedlit.errors import ConfigError
 from fedlit.experiments.reproduce.runs import Reproduction, value_of
 from fedlit.experiments.reproduce.table import Reading, TableFile, choose_cells

@@ -9,7 +9,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from jsonschema import Draft7Validator
 
-from fedlit.config.shipped import shipped_sweeps
+from fedlit.config.files import shipped_sweeps
 from fedlit.errors import ConfigError
 from fedlit.experiments.fit_arguments import parse_fit
 from fedlit.experiments.sweep.file import SweepFile, find_sweep, read_sweep

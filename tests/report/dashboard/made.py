@@ -10,6 +10,7 @@ import pyarrow
 from numpy.typing import NDArray
 from pyarrow import parquet
 
+from fedlit.files import write_text
 from fedlit.metrics.catalogue import CLOCK, METRICS
 from fedlit.results.folder import RunFolder
 
@@ -37,7 +38,7 @@ def make_run(
         }
     )
     draw = np.random.default_rng([seed, *algorithm.encode()])
-    files.write_text(files.metrics, metrics_text(draw, rounds))
+    write_text(files.metrics, metrics_text(draw, rounds))
     parquet.write_table(client_table(draw, rounds, clients), files.clients)
     files.summary.write_text(json.dumps({"finished": True}))
     files.partition.write_text(json.dumps({"hash": partition}))

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from fedlit.report.dashboard.packing import packed, spread
+from fedlit.report.dashboard.content import packed, spread
 
 
 @pytest.mark.parametrize(("count", "most"), [(1, 5), (5, 5), (6, 5), (501, 60), (10, 0), (3, 1)])

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import wandb
 
+from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI
-from fedlit.config.names import resolve_configs
 from fedlit.results.folder import read_metrics
 from tests.conftest import TINY, Answer, Call
 from tests.trainer.wandb.offline import Offline, offline_runs

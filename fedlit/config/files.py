@@ -1,10 +1,35 @@
-"""Config names: looked up in the working folder, then among the configs that fedlit ships; `.yaml` may be left out."""
+"""Configs, sweeps and tables: those that fedlit ships, and what a name on the command line stands for.
+
+A wheel has these files inside the package, a checkout beside it. A config is looked up in the working folder, then
+among fedlit's own; `.yaml` may be left out.
+"""
 
 from itertools import pairwise
 from pathlib import Path
 
-from fedlit.config.shipped import shipped_configs
 from fedlit.errors import ConfigError, nearest
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def shipped_files(kind: str) -> list[Path]:
+    """All YAML files of a folder: `configs`, `sweeps` or `reproduce`."""
+    return [path for folder in (PACKAGE / kind, PACKAGE.parent / kind) for path in sorted(folder.glob("*.yaml"))]
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Name -> path of every config."""
+    return {path.name: path for path in shipped_files("configs")}
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """Name -> path of every sweep file."""
+    return {path.name: path for path in shipped_files("sweeps")}
+
+
+def shipped_tables() -> dict[str, Path]:
+    """Name -> path of every table that `fedlit reproduce` makes, without .yaml."""
+    return {path.stem: path for path in shipped_files("reproduce")}
 
 
 def resolve_configs(arguments: list[str]) -> list[str]:
