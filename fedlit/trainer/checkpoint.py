@@ -213,8 +213,8 @@ def check_fits(checkpoint: LoadedCheckpoint, client: Client, data: FederatedData
         if name.startswith("net.") and shape != value.shape:
             has = "it is not there" if shape is None else f"it has the shape {tuple(shape)} there"
             raise ResumeError(
-                f"{checkpoint.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, and {has}. "
-                "Restore the file, or start the run anew with --overwrite."
+                f"{checkpoint.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, "
+                f"and {has}. Restore the file, or start the run anew with --overwrite."
             )
     most = max(checkpoint.content["loops"]["fit_loop"]["clients"]["clients"], default=0)
     if most >= data.num_clients and not data.is_fresh:
