@@ -1,4 +1,4 @@
-"""Opening a run folder: a new run, or a resumed one, whose settings, rounds, net and engine must be those of the folder."""
+"""Opening a run folder, for a new run or a resumed one, which must have the settings, net and engine of its folder."""
 
 import logging
 from collections.abc import Callable, Mapping
