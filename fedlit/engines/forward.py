@@ -17,7 +17,7 @@ from fedlit.client.base import Client
 from fedlit.engines.base import Rows, Store
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.device import Device
-from fedlit.engines.vectorized import one_thread
+from fedlit.engines.lanes import one_thread
 from fedlit.params import Params
 from fedlit.ranks import Ranks
 

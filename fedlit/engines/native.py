@@ -16,17 +16,10 @@ from torch import Tensor
 
 from fedlit.engines.base import BatchPlan, Planner, Store, plan_batches, row_weights
 from fedlit.engines.compiler import missing_operators
+from fedlit.engines.lanes import CohortWork, LaneJob, LaneProgram, Worker, one_thread
 from fedlit.engines.program import LocalProgram
 from fedlit.engines.progress import TrainingProgress
-from fedlit.engines.vectorized import (
-    CohortWork,
-    CompiledForm,
-    LaneJob,
-    LaneProgram,
-    VectorizedEngine,
-    Worker,
-    one_thread,
-)
+from fedlit.engines.vectorized import CompiledForm, VectorizedEngine
 from fedlit.errors import located
 from fedlit.keys import Purpose, generator
 
