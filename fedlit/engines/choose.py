@@ -1,10 +1,8 @@
 """Which engine, how many lanes and workers, compiled or not: decided once, from counted work, and recorded."""
 
 import logging
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,26 +12,37 @@ from torch.func import functional_call
 from fedlit.client.base import Client
 from fedlit.client.step_errors import ValueReadError
 from fedlit.engines.base import Engine, Rows
-from fedlit.engines.compiler import Loops, missing_compiler, missing_convolution
+from fedlit.engines.choice import EngineChoice, EngineName, Request, check_same_engine, resumed_request, stays
+from fedlit.engines.compiler import missing_compiler, missing_convolution
 from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
-from fedlit.engines.device import Accelerator, Device, gpu_pays, on_device
+from fedlit.engines.device import Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.forward import CompiledForward, Forward
 from fedlit.engines.native import NativeEngine, missing_lanes
-from fedlit.engines.program import Compiles, mixes_rows
+from fedlit.engines.program import mixes_rows
+from fedlit.engines.resources import Resources
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.step_probe import convolutions, reads_padding, reads_values
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
-from fedlit.errors import ResumeError, require
-from fedlit.metrics.formatting import counted
+from fedlit.errors import require
 from fedlit.params import clone
 from fedlit.ranks import Ranks
 
+__all__ = [
+    "EngineChoice",
+    "EngineName",
+    "Request",
+    "Resources",
+    "check_same_engine",
+    "choose",
+    "make_engine",
+    "make_forward",
+    "one_lane",
+    "resumed_request",
+    "stays",
+]
 log = logging.getLogger("fedlit")
 
-EngineName = Literal["auto", "sequential", "vectorized"]
-Convolving = Literal["torch", "direct"]
-Evaluation = Literal["eager", "compiled"]
 
 COMPILE_PAYS_S = 12.0
 """Estimated seconds of the sequential engine above which compiling (about 10 s the first time) pays."""
@@ -44,100 +53,8 @@ THREADED_FLOP = 1e8
 """Operations of a step from which threads inside one operation help; below, they only wait for each other."""
 SMALL_NET = 20_000
 """Parameters up to which several lanes beat one (docs/performance.md)."""
-_OMP_NUM_THREADS = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-"""Read once, as OpenMP does: later, Lightning sets the variable itself when it starts processes."""
 EAGER_LANES = 16
 """Lanes of the eager form, which is fast because it stacks many clients."""
-
-
-@dataclass(frozen=True)
-class EngineChoice:
-    """The engine of a run and its form; it never changes during the run."""
-
-    engine: str
-    lanes: int
-    workers: int
-    compiled: bool
-    capacity: int
-    threads: int
-    """Threads inside one operation of the sequential engine's steps."""
-    why: str
-    evaluation_threads: int = 1
-    """Threads inside one operation of an evaluation, whose batches are larger."""
-    processes: int = 1
-    """Processes that divide a cohort; each has these numbers of lanes, workers and threads."""
-    accelerator: Literal["cpu", "gpu"] = "cpu"
-    """Where clients train; with several processes each has its own GPU."""
-    convolution: Convolving = "torch"
-    """Which convolutions a compiled program has: torch's, or fedlit's direct ones."""
-    compiles: Compiles = "loop"
-    """What is compiled: the loop over a client's steps, or one step."""
-    loops: Loops = "lean"
-    """Which loops and matrix products a compiled program has: fedlit's (lean), or torch's."""
-    evaluation: Evaluation = "eager"
-    """How models are evaluated."""
-    evaluation_why: str = "as it was when this run began"
-
-    def line(self) -> str:
-        """One line for the user."""
-        parts = [self.engine]
-        if self.engine == "vectorized":
-            parts += [f"{counted(self.lanes, 'lane')} × {counted(self.workers, 'worker')}"]
-            parts += [_COMPILED[self.compiles] if self.compiled else "eager"]
-            parts += ["loops of torch's compiler"] if self.loops == "inductor" else []
-        parts += ["direct convolutions"] if self.convolution == "direct" else []
-        parts += [f"{self.processes} processes"] if self.processes > 1 else []
-        parts += ["on a GPU"] if self.accelerator == "gpu" else []
-        return f"engine: {', '.join(parts)} ({self.why})"
-
-
-_COMPILED: dict[Compiles, str] = {"loop": "compiled", "step": "compiled step by step"}
-
-
-@dataclass(frozen=True)
-class Request:
-    """The user's options; None lets `choose` decide."""
-
-    engine: EngineName = "auto"
-    lanes: int | None = None
-    workers: int | None = None
-    compiled: bool | None = None
-    threads: int | None = None
-    accelerator: Accelerator = "cpu"
-    has_gpu: bool = False
-    """Whether there is a GPU for every process."""
-
-
-@dataclass(frozen=True)
-class Resources:
-    """The resources of one process: its part of the machine and of the cohort."""
-
-    processes: int = 1
-    here: int = 1
-    """Number of processes on the same machine."""
-    threads: int | None = None
-    """Threads that the user allows this process."""
-
-    @property
-    def cores(self) -> int:
-        """Threads of this process: trainer.threads, else OMP_NUM_THREADS, else its part of the cores."""
-        return self._allowed[0]
-
-    @property
-    def _allowed(self) -> tuple[int, str]:
-        if self.threads is not None:
-            return self.threads, "trainer.threads"
-        if _OMP_NUM_THREADS.isdigit() and int(_OMP_NUM_THREADS) > 0:
-            return int(_OMP_NUM_THREADS), "OMP_NUM_THREADS"
-        return max(1, len(os.sched_getaffinity(0)) // self.here), "the cores of this process"
-
-    def line(self, choice: EngineChoice) -> str:
-        """One line for the user: how many threads are used, how many are allowed, and by what."""
-        training = choice.workers if choice.compiled else choice.threads
-        most, source = self._allowed
-        form = " (compiled)" if choice.evaluation == "compiled" else ""
-        used = f"threads: {training} in training, {choice.evaluation_threads} in evaluation{form}"
-        return f"{used}; at most {most} ({source}, trainer.threads changes it)" if most > 1 else f"{used} ({source})"
 
 
 def choose(
@@ -277,38 +194,6 @@ def _step_forbids(request: Request, work: Work, chosen: EngineChoice) -> str | N
     if line is not None and request.engine == "vectorized":
         raise ValueReadError(line)
     return None if line is None else f"{line} asks for a tensor's value: use torch.where, not a branch or .item()"
-
-
-def check_same_engine(recorded: dict[str, Any], request: Request, processes: int = 1) -> None:
-    """Refuse another engine than the one a resumed run began with: it would not give the same bits.
-
-    Another number of processes or another accelerator changes the bits anyway; then lanes and workers may change too.
-    """
-    again = recorded["choice"].get("processes", 1) == processes and stays(recorded, request)
-    for name in ("engine", "lanes", "workers", "compiled", "threads") if again else ("engine", "compiled"):
-        asked, before = getattr(request, name), recorded["choice"][name]
-        if asked not in (None, "auto", before, recorded["request"].get(name)):
-            raise ResumeError(
-                f"trainer.{name} is {asked}, but the run to resume used {before}, and another value would not give the "
-                f"same bits. Leave trainer.{name} out, or start anew in another folder (--run DIR)."
-            )
-
-
-def stays(recorded: dict[str, Any], request: Request) -> bool:
-    """Whether a resumed run trains on the accelerator that it had, because no other is asked for."""
-    recorded_accelerator = recorded["choice"].get("accelerator", "cpu")
-    return request.accelerator == recorded_accelerator or (
-        request.accelerator == "auto" and (recorded_accelerator == "cpu" or request.has_gpu)
-    )
-
-
-def resumed_request(recorded: dict[str, Any], request: Request) -> Request:
-    """The request of a run that continues with other processes or on another device: the same engine and form."""
-    choice = recorded["choice"]
-    if not stays(recorded, request):  # the recorded form may not exist on the new accelerator
-        return replace(request, engine=choice["engine"] if choice["engine"] == "sequential" else "auto")
-    form = choice["compiled"] if choice["engine"] == "vectorized" else None
-    return replace(request, engine=choice["engine"], compiled=form, accelerator=choice.get("accelerator", "cpu"))
 
 
 def make_engine(choice: EngineChoice, seed: int, rows: Rows, device: Device | None = None) -> Engine:

@@ -24,9 +24,10 @@ from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase
 from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.distributed import DataPart
+from fedlit.engines.lanes import CohortWork, LaneJob, Worker
 from fedlit.engines.program import FlatLayout
 from fedlit.engines.sequential import SequentialEngine
-from fedlit.engines.vectorized import CohortWork, LaneJob, VectorizedEngine, Worker
+from fedlit.engines.vectorized import VectorizedEngine
 from fedlit.errors import ConfigError, nearest
 from fedlit.params import Params, at_least_float32, row
 

@@ -16,16 +16,10 @@ from torch import Tensor
 
 from fedlit.engines.base import BatchPlan, Planner, Store, plan_batches, row_weights, threads
 from fedlit.engines.compiler import missing_operators
+from fedlit.engines.lanes import CohortWork, LaneJob, LaneProgram, Worker
 from fedlit.engines.program import LocalProgram
 from fedlit.engines.progress import TrainingProgress
-from fedlit.engines.vectorized import (
-    CohortWork,
-    CompiledForm,
-    LaneJob,
-    LaneProgram,
-    VectorizedEngine,
-    Worker,
-)
+from fedlit.engines.vectorized import CompiledForm, VectorizedEngine
 from fedlit.errors import located
 from fedlit.keys import Purpose, generator
 

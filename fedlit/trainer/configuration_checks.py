@@ -1,23 +1,16 @@
 """Combinations of trainer, client and data that make no sense: refused before any work, each with its reason."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
-from torch import Tensor
 
 from fedlit.client.base import Client
-from fedlit.client.cohort import Selection
 from fedlit.client.states import number_states
-from fedlit.client.tasks import Named
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
-from fedlit.engines.step_check import check_steps
-from fedlit.engines.step_probe import MOST_ROWS
 from fedlit.errors import ConfigError, nearest
 from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.evaluation.round_metrics import EXTRA_METRICS, MetricGroups, round_columns
@@ -26,11 +19,10 @@ from fedlit.metrics.catalogue import record_columns
 from fedlit.server.base import ServerCallback
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
-from fedlit.server.optimizers import SGD, ServerOptimizer
 from fedlit.server.sampling import Sampler, check_selection
 from fedlit.server.weights import Weighting
-
-log = logging.getLogger("fedlit")
+from fedlit.trainer.net_checks import check_first_steps, check_frozen, check_net
+from fedlit.trainer.protocol_checks import check_buffer, check_clock, check_cloud, check_discount
 
 REFUSED_TRAINER_ARGUMENTS = {
     "plugins": "number formats and processes follow from precision, devices and strategy. Leave it out.",
@@ -151,137 +143,6 @@ def check_cohort(
     return max(len(ids) for ids in parts)
 
 
-def check_clock(
-    client: Client,
-    data: FederatedDataModule,
-    callbacks: Sequence[Callback],
-    sampler: Sampler,
-    clock: Clock | None,
-    seed: int,
-) -> None:
-    """Check that the sampler has the clock it needs, and that no lost report is one that the algorithm counts on."""
-    if clock is None:
-        if sampler.needs_clock:
-            raise ConfigError(
-                f"trainer.sampler is {type(sampler).__name__}, which goes by arrivals, but there is no trainer.clock. "
-                "Give one."
-            )
-        return
-    if not clock.latency.is_recorded:  # a trace may lack clients that never take part; it is played later
-        clock.latency.durations(seed, 0, np.arange(data.num_clients), 1)
-    if clock.deadline is not None or clock.dropout:
-        needing = [one for one in callbacks if isinstance(one, ServerCallback) and one.needs_reports]
-        if needing:
-            raise ConfigError(
-                f"trainer.clock has a deadline or dropout, but {type(needing[0]).__name__} of {type(client).__name__} "
-                "counts the model of every client that trained. Leave both out, or take another algorithm."
-            )
-
-
-def check_cloud(
-    client: Client,
-    data: FederatedDataModule,
-    callbacks: Sequence[Callback],
-    sampler: Sampler,
-    cloud: Cloud | None,
-    clock: Clock | None,
-) -> None:
-    """Several servers need clients that stay, callbacks whose state can be mixed, and a clock for their order."""
-    if cloud is None:
-        return
-    if client.pools_data or data.is_fresh:
-        what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
-        raise ConfigError(f"trainer.cloud divides clients among servers, but this run {what}. Leave one of them out.")
-    if cloud.servers_per_step < cloud.servers and clock is None:
-        raise ConfigError(
-            f"trainer.cloud.first is {cloud.servers_per_step} of {cloud.servers} servers, but there is no "
-            "trainer.clock to say which are first. Give one, or leave first out."
-        )
-    same_groups = cloud.protocol == "rigorous" or cloud.servers % cloud.servers_per_step == 0
-    if cloud.servers_per_step < cloud.servers and same_groups and clock is not None and clock.latency.is_constant:
-        raise ConfigError(
-            f"trainer.cloud.first is {cloud.servers_per_step} of {cloud.servers} servers, but trainer.clock gives "
-            "every client the same seconds: the same servers would step together for ever, and never connect with the "
-            "others. Give a latency that varies, or leave first out."
-        )
-    if sampler.names_clients and cloud.servers > 1:
-        raise ConfigError(
-            f"trainer.sampler is {type(sampler).__name__}, a list of clients, but each of {cloud.servers} servers "
-            "counts its own clients from 0. Take another sampler, or leave trainer.cloud out."
-        )
-    for callback in callbacks:
-        reason = (callback.single_server_reason or callback.alone) if isinstance(callback, ServerCallback) else ""
-        if reason and cloud.servers > 1:
-            raise ConfigError(
-                f"{type(client).__name__} cannot have {cloud.servers} servers: {type(callback).__name__} keeps a state "
-                f"that makes no sense there, because {reason}. Leave trainer.cloud out, or take another algorithm."
-            )
-
-
-def warn_mixing_has_no_effect(client: Client, optimizer: ServerOptimizer, cloud: Cloud | None) -> None:
-    """Warn if every server's step ends in its own clients' mean: then the servers never influence each other."""
-    if cloud is not None and cloud.servers > 1 and optimizer == SGD(lr=1 / client.server_lr):
-        log.warning(
-            "cloud: a server's step ends in the mean of its own clients, wherever it began, so that mixing cancels and "
-            "servers never learn of each other. Give trainer.server_optimizer a rate below 1."
-        )
-
-
-def check_buffer(
-    buffer: Buffer,
-    client: Client,
-    data: FederatedDataModule,
-    sampler: Sampler,
-    cloud: Cloud | None,
-    clock: Clock | None,
-) -> None:
-    """A buffer needs one server, a clock, enough clients that stay, and that every client that trains reports."""
-    name, clients = type(client).__name__, int((data.sizes > 0).sum())
-    if client.pools_data or data.is_fresh:
-        what = "pools everybody's data" if client.pools_data else "draws new clients every round (data.fresh)"
-        raise ConfigError(f"trainer.buffer keeps clients in flight, but this run {what}. Leave one of them out.")
-    if cloud is not None:
-        raise ConfigError(
-            "trainer.buffer is for one server, but trainer.cloud has several with their own protocol. Leave one out."
-        )
-    if clock is None:
-        raise ConfigError(
-            "trainer.buffer goes by the order of reports, but there is no trainer.clock to time them. Give one."
-        )
-    if clock.deadline is not None or clock.dropout:
-        raise ConfigError(
-            "trainer.clock has a deadline or dropout, but with trainer.buffer the server does not wait, and every "
-            "report is used, however late. Leave both out, or the buffer."
-        )
-    if buffer.concurrency > clients:
-        raise ConfigError(
-            f"trainer.buffer.concurrency is {buffer.concurrency}, but the data ({type(data).__name__}) have only "
-            f"{clients} clients to train on. Set it to {clients} or less, or make more clients (data.num_clients)."
-        )
-    if not sampler.draws_from_subset or sampler.cohort_size(buffer.concurrency, data.num_clients) != buffer.concurrency:
-        raise ConfigError(
-            f"trainer.sampler is {type(sampler).__name__}, but with trainer.buffer a client is drawn whenever one "
-            "reports, among those that are not in flight. Use 'uniform', 'size' or 'earliest'."
-        )
-    alone = client.select(Selection([0], [0]), data.num_clients, generator(0, Purpose.COHORT))
-    if len(alone.train) > 1:
-        raise ConfigError(
-            f"{name} lets clients train that do not report, round by round, but with trainer.buffer a client trains on "
-            f"what it was sent, and reports. Turn that off in the options of {name}, or leave the buffer out."
-        )
-
-
-def check_discount(buffer: Buffer, callbacks: Sequence[Callback]) -> None:
-    """Refuse a discount that has no effect, because a callback replaces the average."""
-    averaging = [one for one in callbacks if isinstance(one, ServerCallback) and one.replaces_average]
-    discounted = bool((buffer.discounts(torch.arange(1, 1001)) != 1).any())
-    if averaging and discounted:
-        raise ConfigError(
-            f"trainer.buffer.discount would have no effect: {type(averaging[0]).__name__} puts an average of the "
-            "clients' models in the place of the reports' moves. Set trainer.buffer.discount to constant."
-        )
-
-
 def check_weighting(client: Client, weighting: Weighting) -> None:
     """Refuse a weighting that reads states which the algorithm does not keep."""
     missing = [name for name in weighting.needs_state if name not in client.state_spec()]
@@ -350,59 +211,3 @@ def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequenc
             raise ConfigError(
                 f"{name} monitors '{asked}', which is not measured. {nearest(asked, known)}See docs/metrics.md."
             )
-
-
-def check_frozen(client: Client) -> None:
-    """Refuse frozen parameters: engines train, and servers average, all parameters of a net."""
-    frozen = [name for name, value in client.net.named_parameters() if not value.requires_grad]
-    if frozen:
-        few = ", ".join(f"'{name}'" for name in frozen[:3])
-        more = f" and {len(frozen) - 3} more" if len(frozen) > 3 else ""
-        raise ConfigError(
-            f"model.net ({type(client.net).__name__}) has frozen parameters (requires_grad is False): {few}{more}. "
-            "fedlit trains and sends all parameters of a net, these too. Let them train, net.requires_grad_(True); or, "
-            "where a frozen part comes first, apply it to the samples once and give its outputs to TensorData, with "
-            "the rest of the net as model.net."
-        )
-
-
-def check_net(client: Client, data: FederatedDataModule) -> None:
-    """Check that the net takes the data's samples, and that its output fits the task and the targets."""
-    x, y = data.rows(data.store, data.probe_rows())
-    name = type(client.net).__name__
-    dtype = next(client.net.parameters()).dtype
-    training = client.net.training
-    client.net.eval()
-    try:
-        with torch.no_grad():
-            output = client.net(x.to(dtype) if x.is_floating_point() else x)
-    except (RuntimeError, IndexError) as error:
-        raise ConfigError(
-            f"model.net ({name}) cannot take samples of shape {tuple(x.shape[1:])} from {type(data).__name__}: "
-            f"{str(error).splitlines()[0]}. {advice(x, error)}"
-        ) from error
-    finally:
-        client.net.train(training)
-    misfit = client.task.misfit(output, y, Named(f"model.net ({name})", type(data).__name__, data.num_classes))
-    if misfit is not None:
-        raise ConfigError(misfit)
-
-
-def advice(x: Tensor, error: Exception) -> str:
-    """How to mend a net that cannot take a sample."""
-    if isinstance(error, IndexError) and not x.is_floating_point():
-        return (
-            f"Token ids go from {int(x.min())} to {int(x.max())}: give the net's embedding at least {int(x.max()) + 1} "
-            "entries, or correct the ids."
-        )
-    return "Change the net's input size, or the data."
-
-
-def check_first_steps(client: Client, data: FederatedDataModule) -> None:
-    """Try every phase's step and optimiser on rows of the client that has most of them."""
-    largest = int(data.sizes.argmax())
-    rows = data.load(0, [largest]).train[0][: min(client.batch_size, MOST_ROWS)]
-    if len(rows) >= client.fewest_rows:
-        x, y = data.rows(data.store, rows)
-        dtype = next(client.net.parameters()).dtype
-        check_steps(client, x.to(dtype) if x.is_floating_point() else x, y)

@@ -21,7 +21,7 @@ from fedlit.params import Params, at_least_float32, copy_into
 from fedlit.results.config_file import read_config
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.checkpoint import LoadedCheckpoint, check_fits, find_checkpoint
-from fedlit.trainer.configuration_checks import check_net
+from fedlit.trainer.net_checks import check_net
 
 
 class Restored:

@@ -22,10 +22,10 @@ from fedlit.client.step import Adaptation, AdaptOn
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition_plot import draw_partition
-from fedlit.engines.choose import EngineName, Request, check_same_engine
+from fedlit.engines.choice import EngineName, Request
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
 from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
-from fedlit.errors import ConfigError, ResumeError, RunError, nearest, require, understood
+from fedlit.errors import ConfigError, nearest, require
 from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.evaluation.round_metrics import EXTRA_METRICS
 from fedlit.files import write_json, writing
@@ -41,11 +41,13 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
-from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint, check_fits, find_checkpoint
-from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run, warn_mixing_has_no_effect
-from fedlit.trainer.description import check_ranks_agree, check_same_settings, describe_run, describe_run_as_in_0_1
+from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
+from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run
+from fedlit.trainer.description import check_ranks_agree, describe_run, describe_run_as_in_0_1
 from fedlit.trainer.fit_results import FitResults
 from fedlit.trainer.progress_bar import RoundProgressBar, show_lines
+from fedlit.trainer.protocol_checks import warn_mixing_has_no_effect
+from fedlit.trainer.resume import check_resumed, find_resumed, prepare_folder
 from fedlit.trainer.summary import versions
 
 log = logging.getLogger("fedlit")
@@ -166,31 +168,31 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             )
         require(0 <= seed < 2**32, f"The seed is {seed}; give a whole number from 0 to 4294967295.")
         check_precision(precision)
-        processes = find_strategy(devices, num_nodes, strategy, rank_timeout)
-        found = find_accelerator(accelerator, devices)
+        lightning_strategy = find_strategy(devices, num_nodes, strategy, rank_timeout)
+        lightning_accelerator = find_accelerator(accelerator, devices)
         quiet_lightning()
         show_lines()
         seed_everything(seed, workers=False, verbose=False)
-        own = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
-        if enable_progress_bar and not any(isinstance(callback, ProgressBar) for callback in own):
-            own.append(RoundProgressBar())
+        all_callbacks = [] if callbacks is None else [callbacks] if isinstance(callbacks, Callback) else list(callbacks)
+        if enable_progress_bar and not any(isinstance(callback, ProgressBar) for callback in all_callbacks):
+            all_callbacks.append(RoundProgressBar())
         self.folder = RunFolder(Path(run)) if run is not None else None
         if self.folder is not None:
-            own.append(RunCheckpoint(self.folder, checkpoint_every))
+            all_callbacks.append(RunCheckpoint(self.folder, checkpoint_every))
         super().__init__(
-            accelerator=found,
+            accelerator=lightning_accelerator,
             devices=devices,
             num_nodes=num_nodes,
-            strategy=processes,
+            strategy=lightning_strategy,
             precision=precision,
             logger=logger,
-            callbacks=own,
+            callbacks=all_callbacks,
             max_epochs=rounds,
             max_time=max_time,
             check_val_every_n_epoch=eval_every,
             num_sanity_val_steps=0,
             log_every_n_steps=1,
-            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in own),
+            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in all_callbacks),
             enable_progress_bar=enable_progress_bar,
             enable_model_summary=False,
             default_root_dir=default_root_dir,
@@ -214,7 +216,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             compiled=compiled,
             threads=threads,
             accelerator=where,
-            has_gpu=found == "cuda",
+            has_gpu=lightning_accelerator == "cuda",
         )
         options = RoundOptions(
             clients_per_round=clients_per_round if buffer is None else buffer.size,
@@ -270,8 +272,30 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         users = [callback for callback in self.callbacks if callback not in self._algorithms_callbacks]
         self._algorithms_callbacks = client.server_callbacks()
         self.callbacks: list[Callback] = merge_callbacks(self._algorithms_callbacks, users)
-        weighting = find_weighting(client.weighting() if self.weights is None else self.weights)
+        self._check(client, data)
+        described = self.folder is not None or ranks.size > 1
+        config = self.config or (describe_run(self, client, data, users) if described else {})
+        as_once = None if self.config else partial(describe_run_as_in_0_1, self, client, data, users)
+        if ranks.size > 1:
+            check_ranks_agree(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
+        if ckpt_path is None:
+            self._set_initial_weights(client)
+        ranks.broadcast_tensors(client.net.state_dict())
+        folder = self.folder if ranks.is_first else None
+        with folder.claimed() if folder is not None else nullcontext():
+            checkpoint = self._open_folder(folder, client, data, config, as_once) if folder is not None else None
+            served = client.served_by(self.loop.create_servers)
+            with served, self.loop.stop_request.listening(), interrupts_go_through(), self._marking(client.net):
+                path = ranks.broadcast(checkpoint) or ckpt_path
+                super().fit(client, datamodule=data, ckpt_path=path, weights_only=True)
+            if folder is not None:
+                self._close_folder(folder)
+            self._show_profile()
+
+    def _check(self, client: Client, data: FederatedDataModule) -> None:
+        """Refuse what cannot work, before any work; sets the loop's weighting."""
         options = self.loop.options
+        weighting = find_weighting(client.weighting() if self.weights is None else self.weights)
         check_run(
             client,
             data,
@@ -292,28 +316,17 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         if options.clock is not None and options.clock.latency.is_recorded:
             simulate_clock(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
         self.loop.weighting = weighting
-        described = self.folder is not None or ranks.size > 1
-        config = self.config or (describe_run(self, client, data, users) if described else {})
-        as_once = None if self.config else partial(describe_run_as_in_0_1, self, client, data, users)
-        if ranks.size > 1:
-            check_ranks_agree(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
-        if client.init_from is not None and ckpt_path is None:
-            if ranks.is_first:  # the others get its tensors
+
+    def _set_initial_weights(self, client: Client) -> None:
+        """From a file, or drawn from the seed; the weights of a resumed run come with its checkpoint."""
+        ranks = self.loop.ranks
+        if client.init_from is not None:
+            if ranks.is_first:  # the other ranks get its tensors
                 client.init_from.load_into(client.net)
             log.info(f"initial weights: from {client.init_from.path}")
-        elif self.initial_weights == "seed" and ckpt_path is None and not ranks.broadcast(self._has_checkpoint):
+        elif self.initial_weights == "seed" and not ranks.broadcast(self._has_checkpoint):
             draw_initial_weights(client.net, self.seed)
             log.info(f"initial weights: drawn from seed {self.seed}")
-        ranks.broadcast_tensors(client.net.state_dict())
-        own = self.folder if ranks.is_first else None
-        with own.claimed() if own is not None else nullcontext():
-            found = self._open_folder(own, client, data, config, as_once) if own is not None else None
-            served = client.served_by(self.loop.create_servers)
-            with served, self.loop.stop_request.listening(), interrupts_go_through(), self._marking(client.net):
-                super().fit(client, datamodule=data, ckpt_path=ranks.broadcast(found) or ckpt_path, weights_only=True)
-            if own is not None:
-                self._close_folder(own)
-            self._show_profile()
 
     @property
     def _has_checkpoint(self) -> bool:
@@ -359,41 +372,20 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         config: dict[str, Any],
         as_once: Callable[[], dict[str, Any]] | None,
     ) -> Path | None:
-        """Claim the folder: a new run, a resumed one (its checkpoint is returned) or a clear error."""
-        found = None
+        """Open the folder for a new or a resumed run; returns the checkpoint's path if there is one."""
+        checkpoint = None
         if folder.holds_run() and not self.overwrite:
-            if not self.resume:
-                raise RunError(
-                    f"{folder.path} already holds a run. Continue it with --resume, start anew with --overwrite, or "
-                    "choose another folder with --run DIR. In Python: resume=True, overwrite=True or run=DIR of "
-                    "FederatedTrainer."
-                )
-            check_same_settings(folder, config, as_once)
-            found = find_checkpoint(folder)
-            if found is not None:
-                check_rounds(folder, found.rounds, self.max_epochs)
-                check_fits(found, client, data)
-            if found is not None and found.engine is not None:
-                with understood(found.path):
-                    check_same_engine(found.engine, self.loop.options.request, self.loop.ranks.size)
-            if found is not None:
-                done = found.rounds == self.max_epochs
-                more = ", so nothing is left to train; more rounds are added with --trainer.rounds" if done else ""
-                log.info(f"resumed after round {found.rounds} of {self.max_epochs}{more}")
-        elif folder.holds_run():
-            folder.clear()
-        folder.create(config)
-        if found is None:
-            folder.drop_rows()
-            folder.drop_clients_after(-1)
-        else:
-            folder.drop_clients_after(found.rounds, found.content.get("client_parts"))
+            checkpoint = find_resumed(folder, config, as_once, resume=self.resume)
+        if checkpoint is not None:
+            rounds, request = self.max_epochs, self.loop.options.request
+            check_resumed(folder, checkpoint, client, data, rounds, request, self.loop.ranks.size)
+        prepare_folder(folder, config, checkpoint, overwrite=self.overwrite)
         folder.write_partition(data.describe())
         self.loop.folder = folder
-        if found is None:
+        if checkpoint is None:
             return None
-        self.strategy.checkpoint_io = PreloadedCheckpointIO(found)
-        return found.path
+        self.strategy.checkpoint_io = PreloadedCheckpointIO(checkpoint)
+        return checkpoint.path
 
     def _close_folder(self, folder: RunFolder) -> None:
         folder.finish_clients()
@@ -415,15 +407,6 @@ def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedD
             "as Synthetic, or wrap your arrays in TensorData(x, y, client)."
         )
     return model, datamodule
-
-
-def check_rounds(folder: RunFolder, done: int, rounds: int | None) -> None:
-    """ResumeError if a resumed run has more finished rounds than it may have."""
-    if rounds is not None and rounds < done:
-        raise ResumeError(
-            f"{folder.path} holds a run with {done} finished rounds, but trainer.rounds is {rounds}. Give {done} or "
-            "more to resume it, or start another run with --run DIR (in Python run=DIR)."
-        )
 
 
 def refuse_lightning_arguments(arguments: dict[str, Any]) -> None:

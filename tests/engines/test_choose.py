@@ -200,7 +200,7 @@ def test_threads_are_those_that_were_asked_for_else_openmps_else_the_cores(monke
         ("", 5, 5, "trainer.threads"),
         ("many", None, cores, "the cores of this process"),
     ]:
-        monkeypatch.setattr("fedlit.engines.choose._OMP_NUM_THREADS", variable)
+        monkeypatch.setattr("fedlit.engines.resources._OMP_NUM_THREADS", variable)
         resources = Resources(threads=threads)
         choice = heavy(resources)
         assert (choice.threads, choice.evaluation_threads) == (expected, expected)

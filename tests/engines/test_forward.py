@@ -230,7 +230,7 @@ def test_a_net_that_cannot_be_traced_is_measured_eagerly_and_the_reason_is_kept(
     assert all(torch.equal(found[name], expected[name]) for name in expected)
     assert compiled.why_not is not None
     assert [record.getMessage() for record in caplog.records].count(
-        f"The evaluation is not compiled ({compiled.why_not}). It takes longer and finds the same."
+        f"The evaluation is not compiled ({compiled.why_not}). It takes longer, with the same results."
     ) == 1
 
 

@@ -1,0 +1,178 @@
+"""Lanes: which client trains where and when, and the worker of one thread, whose lanes run the program.
+
+A client's lane is a pure function of (steps, lanes, workers): with a queue it would depend on timing, and a resumed run
+would not give the same bits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+from torch import Tensor
+
+from fedlit.engines.base import BatchPlan, Planner, Store, row_weights
+from fedlit.engines.program import LocalProgram, Schedule
+from fedlit.engines.progress import TrainingProgress
+from fedlit.errors import located
+from fedlit.params import Params
+from fedlit.ranks import longest_first
+
+
+@dataclass(frozen=True)
+class LaneJob:
+    """A client's steps [start, end) on the time axis of its lane; `row` is its row in the cohort."""
+
+    row: int
+    start: int
+    end: int
+
+
+def assign_lanes(steps: list[int], lanes: int) -> list[list[LaneJob]]:
+    """The jobs of each lane: clients with steps, the longest first, each on the lane that is free first."""
+    timeline = []
+    for rows in longest_first(steps, lanes):
+        ends = accumulate(steps[row] for row in rows)
+        jobs = [LaneJob(row, end - steps[row], end) for row, end in zip(rows, ends, strict=True)]
+        timeline.append([job for job in jobs if job.end > job.start])
+    return timeline
+
+
+@dataclass
+class CohortWork:
+    """The work of a cohort, which all workers share; they write different rows of `out`."""
+
+    context: Params
+    plan: Planner
+    keys: Callable[[int], np.ndarray]
+    """k -> (steps,) the k-th client's keys of dropout masks."""
+    store: Store
+    lr: Tensor
+    batch_rows: int
+    clients: list[int]
+    where: str
+    """The round and the step method, for errors."""
+    out: Tensor
+    """(clients, D) the carried row of each client: before its first step, and, when it is done, after its last."""
+    progress: TrainingProgress
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """`out` as an array, without a copy."""
+        return self.out.numpy()
+
+    @cached_property
+    def context_arrays(self) -> dict[str, np.ndarray]:
+        """`context` as arrays, without a copy."""
+        return {name: value.numpy() for name, value in self.context.items()}
+
+    def for_one_thread(self) -> "CohortWork":
+        """The same data as new tensor objects: threads that share an object slow each other down by its refcount."""
+        store = {name: value.detach() for name, value in self.store.items()}
+        return replace(self, store=store, lr=self.lr.clone())
+
+
+LaneProgram = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor]
+
+
+class Worker:
+    """The lanes of one thread, with their buffers; trains its share of a cohort."""
+
+    def __init__(self, run: LaneProgram, program: LocalProgram, capacity: int, like: Tensor):
+        self.run = run
+        lanes, per_step, size = program.lanes, program.batches_per_step, program.batch_size
+        self.carried, self.context = program.carried, program.context
+        self.flat = like.new_zeros(lanes, sum(self.carried.sizes))
+        self.read = like.new_zeros(lanes, sum(self.context.sizes))
+        self.schedule = Schedule(
+            like.new_zeros(capacity, lanes, per_step * size, dtype=torch.int64),
+            like.new_zeros(capacity, lanes, per_step * size),
+            like.new_zeros(capacity, lanes, dtype=torch.int64),
+            like.new_zeros(capacity, lanes, dtype=torch.int64),
+        )
+        self.draws = program.draws
+        self.ticks = torch.split(torch.arange(capacity + 1), 1)
+        self.per_step = per_step
+        self.batch_size = size
+
+    @cached_property
+    def arrays(self) -> list[np.ndarray]:
+        """The schedule as arrays, without a copy; plans are written into them."""
+        return [part.numpy() for part in self.schedule if part is not None]
+
+    @cached_property
+    def _read_rows(self) -> np.ndarray:
+        return self.read.numpy()
+
+    def train(self, timeline: list[list[LaneJob]], task: CohortWork) -> None:
+        """Run all jobs of these lanes."""
+        task = task.for_one_thread()
+        capacity = len(self.schedule.rows)
+        waiting = [list(reversed(jobs)) for jobs in timeline]
+        plans = {job.row: task.plan(job.row) for jobs in timeline for job in jobs}
+        keys = {row: task.keys(row) for row in plans} if self.draws else {}
+        self.flat.zero_()  # idle lanes compute too; their numbers must stay finite
+        for lane in range(len(waiting)):
+            self._load(waiting, lane, task)
+        length = max((jobs[-1].end for jobs in timeline if jobs), default=0)
+        ends = sorted({job.end for jobs in timeline for job in jobs})
+        for window in range(0, length, capacity):
+            self._fill(timeline, plans, keys, window)
+            now = window
+            for end in [end for end in ends if window < end < window + capacity] + [min(window + capacity, length)]:
+                if end > now:
+                    with located(lambda: _trained_at_once(task, waiting)):
+                        self.flat = self._advance(task, now - window, end - window)
+                    task.progress.count(steps=(end - now) * sum(1 for jobs in waiting if jobs))
+                    self._swap(waiting, end, task)
+                    now = end
+
+    def _advance(self, task: CohortWork, first: int, last: int) -> Tensor:
+        return self.run(self.flat, self.read, task.lr, task.store, self.schedule, self.ticks[first], self.ticks[last])
+
+    def _swap(self, waiting: list[list[LaneJob]], now: int, task: CohortWork) -> None:
+        """Copy out the clients that are done, and load the next ones."""
+        for lane, jobs in enumerate(waiting):
+            if jobs and jobs[-1].end == now:
+                self._take(lane, jobs.pop().row, task)
+                task.progress.count(clients=1)
+                self._load(waiting, lane, task)
+
+    def _load(self, waiting: list[list[LaneJob]], lane: int, task: CohortWork) -> None:
+        if waiting[lane]:
+            self._put(lane, waiting[lane][-1].row, task)
+
+    def _take(self, lane: int, row: int, task: CohortWork) -> None:
+        """Copy a lane's numbers to its client's row."""
+        task.rows[row] = self.flat.numpy()[lane]  # numpy copies a short row ten times faster
+
+    def _put(self, lane: int, row: int, task: CohortWork) -> None:
+        """Copy a client's row, and what its steps read, into a lane."""
+        self.flat.numpy()[lane] = task.rows[row]
+        self.context.write(self._read_rows[lane], task.context_arrays, row)
+
+    def _fill(
+        self, timeline: list[list[LaneJob]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
+    ) -> None:
+        """Write the steps [window, window + capacity) of every lane into the schedule."""
+        index, weights, step, key = self.arrays
+        weights.fill(0.0)  # a lane without a client is idle
+        for lane, jobs in enumerate(timeline):
+            for job in jobs:
+                first, last = max(job.start, window), min(job.end, window + len(step))
+                if first < last:
+                    here, mine = slice(first - window, last - window), slice(first - job.start, last - job.start)
+                    batches = slice(mine.start * self.per_step, mine.stop * self.per_step)
+                    steps, plan = mine.stop - mine.start, plans[job.row]
+                    index[here, lane] = plan.index[batches].reshape(steps, -1)
+                    weights[here, lane] = row_weights(plan.counts[batches], self.batch_size).reshape(steps, -1)
+                    step[here, lane] = np.arange(mine.start, mine.stop)
+                    if keys:
+                        key[here, lane] = keys[job.row][mine]
+
+
+def _trained_at_once(task: CohortWork, waiting: list[list[LaneJob]]) -> str:
+    """The clients in which an error may have arisen: lanes run together."""
+    clients = sorted(task.clients[jobs[-1].row] for jobs in waiting if jobs)
+    return f"{task.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"
