@@ -9,7 +9,7 @@ from importlib.metadata import version as _version
 
 import lazy_loader as _lazy_loader
 
-from fedlit import _before_torchvision as _before_torchvision
+from fedlit.data import _torchvision as _torchvision
 
 __version__ = _version("fedlit")
 

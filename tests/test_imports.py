@@ -28,8 +28,8 @@ ALONE = {
     "algorithms": {"metrics", "client", "server"},
 }
 """Rooms that must not know all rooms above them: the engines never name a server, an algorithm never an engine."""
-PUBLIC = {"__init__", "_before_torchvision", "_torchvision"}
-"""Where the public names are, from every room, and what is done before torchvision can be imported."""
+PUBLIC = {"__init__"}
+"""Where the public names are, from every room."""
 BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 """Algorithms that are another one with a part exchanged."""
 PEERS = ROOT.parent / "benchmarks" / "peers"

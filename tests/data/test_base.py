@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data import FederatedDataModule, Store
+from fedlit.data.base import FederatedDataModule, Store
 from fedlit.data.partition.base import Parts
 from fedlit.data.ragged import Ragged
 from fedlit.data.split import partition_hash, share

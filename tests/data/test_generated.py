@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlit import FedAvg, FederatedTrainer, Softmax
-from fedlit.data import Generated
+from fedlit import FedAvg, FederatedTrainer, Generated, Softmax
 from fedlit.engines.compiler import compile_program
 from fedlit.errors import ConfigError
 from tests.problems import traced_program

@@ -11,7 +11,8 @@ import pytest
 import torch
 from numpy.random import RandomState
 
-from fedlit.data import Synthetic, synthetic
+from fedlit import Synthetic
+from fedlit.data import synthetic
 from fedlit.data.synthetic import Floats, Recipe, draw_samples, draw_sizes, own_samples
 from fedlit.errors import ConfigError
 

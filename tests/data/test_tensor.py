@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlit.data import TensorData
+from fedlit import TensorData
 from fedlit.errors import ConfigError, DataError
 
 X = np.arange(24, dtype=np.float32).reshape(8, 3)

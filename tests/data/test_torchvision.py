@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlit import _torchvision
+from fedlit.data import _torchvision
 
 Declared = list[str]
 

@@ -76,7 +76,7 @@ def import_what_takes_long(tree: Path) -> None:
     """torch, Lightning and others; Lightning needs a few lines of fedlit first, which are forgotten again."""
     os.environ["OMP_NUM_THREADS"] = "1"
     sys.path.insert(0, str(tree))
-    names = ("fedlit._before_torchvision", "pytorch_lightning", "matplotlib.pyplot", "pyarrow.parquet", "scipy.stats")
+    names = ("fedlit.data._torchvision", "pytorch_lightning", "matplotlib.pyplot", "pyarrow.parquet", "scipy.stats")
     for name in (*names, "hypothesis", "rich.progress", "jsonargparse", "torch.func"):
         importlib.import_module(name)
     forget_the_tree()
