@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedlit.engines.base import BatchPlan, Planner, Store, row_weights
