@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fedlit.client.cohort import Cohort, CohortStack, TrainedCohort
+from fedlit.client.cohort import Cohort, TrainedCohort
+from fedlit.client.cohort_stack import CohortStack
 from fedlit.params import stack
 from fedlit.rounds.federation import Federation
 from fedlit.rounds.gathering import Gatherer

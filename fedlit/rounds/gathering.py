@@ -11,7 +11,8 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedlit.client.base import Client
-from fedlit.client.cohort import Cohort, CohortStack, Selection
+from fedlit.client.cohort import Cohort, Selection
+from fedlit.client.cohort_stack import CohortStack
 from fedlit.client.local_optimizers import initial_optimizer_state
 from fedlit.client.states import row_names
 from fedlit.client.states_location import StatesPlace
@@ -137,7 +138,7 @@ class Gatherer:
         cohorts = [
             Cohort(
                 stack=stack,
-                place=place,
+                server_index=index,
                 round=server.rounds,
                 run_round=server.rounds + 1,
                 population=len(server.clients),
@@ -146,7 +147,7 @@ class Gatherer:
                 lrs=[rates[server.rounds]] * len(own.train),
                 local_tensors=client.local_tensors,
             )
-            for place, (server, own) in enumerate(zip(servers, selected, strict=True))
+            for index, (server, own) in enumerate(zip(servers, selected, strict=True))
         ]
         for server, cohort, own in zip(servers, cohorts, split_by_counts(planned, counts), strict=True):
             if self._own_work or client.most_steps is not None:  # asked in every round: a callback may set it

@@ -275,7 +275,7 @@ SERVER = (
     ),
     Mutant(
         "whole-part",
-        "client/cohort.py",
+        "client/cohort_stack.py",
         "            return value[end - count : end]\n",
         "            return value[:count]\n",
         "each server's cohort has its own clients",
@@ -283,7 +283,7 @@ SERVER = (
     ),
     Mutant(
         "whole-replaced",
-        "client/cohort.py",
+        "client/cohort_stack.py",
         " and not any(self.name in cohort.parts for cohort in cohorts):",
         ":",
         "what a server changes of its cohort is in the joined one",

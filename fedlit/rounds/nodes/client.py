@@ -2,7 +2,8 @@
 
 import time
 
-from fedlit.client.cohort import Cohort, CohortStack, TrainedCohort
+from fedlit.client.cohort import Cohort, TrainedCohort
+from fedlit.client.cohort_stack import CohortStack
 from fedlit.rounds.nodes.base import PartLoop
 from fedlit.rounds.nodes.messages import Message
 
