@@ -310,7 +310,7 @@ class ClientStates:
         return state | {"rows": rows | self._all_of(self._store)}
 
     def load_state_dict(self, state: Mapping[str, Any], folder: Path | None = None, ranks: Ranks | None = None) -> None:
-        """The inverse of `state_dict`; `folder` is the checkpoint's, where its rows on disk are."""
+        """The inverse of `state_dict`; `folder` holds the checkpoint and its rows on disk."""
         self._slots = {client: slot for slot, client in enumerate(state["clients"])}
         self._rows = {name: value.clone() for name, value in state["rows"].items()}
         self._before, self._store = None, None

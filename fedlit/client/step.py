@@ -111,7 +111,7 @@ def escape(name: str) -> str:
 
 
 def buffer_name(state: str) -> str:
-    """`personal.linear.weight`, a row's name, -> `personal.linear/weight`, its buffer's; without a dot both are the same."""
+    """Name of a row -> name of its buffer: `personal.linear.weight` -> `personal.linear/weight`, `dual` -> `dual`."""
     group, dot, parameter = state.partition(".")
     return f"{group}{dot}{escape(parameter)}"
 

@@ -1,4 +1,4 @@
-"""The numbers of a run: which columns there are, the rows so far, the best model, the record of each user."""
+"""The numbers of a run: the columns of metrics.csv, the rows so far, the best model, and the record of each user."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,26 +25,26 @@ EXTRA_METRICS = (
     "personal/train_loss",
     "local/grad_norm2",
 )
-"""Measured on request: each costs a pass over everybody's training data."""
+"""Metrics on request: each needs a pass over all training data."""
 _STATISTICS: dict[Statistic, Callable[[Any], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}
 
 
 @dataclass(frozen=True)
 class MetricGroups:
-    """What there is to measure in a run."""
+    """The groups of metrics that a run has."""
 
     validated: bool = True
-    """There is validation data."""
+    """Whether there is validation data."""
     tested: bool = True
-    """Clients have test data of their own."""
+    """Whether clients have test data of their own."""
     local: bool = True
-    """Their own models are kept."""
+    """Whether the clients' own models are kept."""
     personal: bool = True
-    """Users have a personal model."""
+    """Whether users have a personal model."""
     finetuned: bool = False
-    """It is measured once more after a further step."""
+    """Whether the personal model is measured again after one more step."""
     extra: Sequence[str] = ()
-    """Metrics on request."""
+    """Names of the metrics on request."""
 
 
 def round_columns(client: Client, parts: MetricGroups) -> list[str]:
@@ -71,7 +71,7 @@ def round_columns(client: Client, parts: MetricGroups) -> list[str]:
 
 
 def _means(group: str, measure: Measure) -> tuple[str, str]:
-    """Every user counts once, and every sample counts once."""
+    """Names of the two means: over users, and over samples (pooled)."""
     return f"{group}/{measure.name}", f"{group}/pooled_{measure.name}"
 
 
@@ -80,7 +80,7 @@ def _personal_spread(measure: Measure) -> list[str]:
 
 
 def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
-    """What is known of every round without evaluating a model."""
+    """The metrics of every round, which need no evaluation of a model."""
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
     distance, total = cohort.distances.numpy()[reports], sizes[reports].sum()
@@ -95,7 +95,7 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
     up_mb = int(reports.sum()) * up * number_mb
-    if len(cohort.sent_bytes) == len(cohort.clients):  # every server's callbacks have counted them
+    if len(cohort.sent_bytes) == len(cohort.clients):  # callbacks of all servers have filled it
         up_mb += float(cohort.sent_bytes.numpy()[reports].sum()) / 1e6
         up_mb -= int(reports.sum()) * client.model_numbers * number_mb
     return values | {
@@ -105,28 +105,28 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
 
 
 def state_curves(client: Client) -> dict[str, Mapping[str, Statistic]]:
-    """State -> its curves, for every number that clients keep."""
-    shown = {name: client.shown_states.get(name, ShownState()) for name in number_states(client.state_spec())}
-    return {name: given.named(name).curves or {} for name, given in shown.items()}
+    """State -> its curves, for every state that is one number."""
+    states = {name: client.shown_states.get(name, ShownState()) for name in number_states(client.state_spec())}
+    return {name: state.named(name).curves or {} for name, state in states.items()}
 
 
 def local_metrics(local: UserScores, measures: Sequence[Measure], group: str = "local") -> dict[str, float]:
-    """The users' own models: every user counts once, and every sample counts once."""
-    found: dict[str, float] = {}
+    """Metrics of the users' own models: the means over users and over samples."""
+    metrics: dict[str, float] = {}
     for measure in measures:
         mean, pooled = _means(group, measure)
-        found |= {mean: local.mean(measure), pooled: local.pooled(measure)}
-    return found
+        metrics |= {mean: local.mean(measure), pooled: local.pooled(measure)}
+    return metrics
 
 
 def personal_metrics(personal: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
-    """The users' personal models: means, and their spread over users."""
-    found = local_metrics(personal, measures, "personal")
+    """Metrics of the users' personal models: the means, and the spread over users."""
+    metrics = local_metrics(personal, measures, "personal")
     for measure in measures:
         spread = distribution(personal.values(measure), measure)
-        told = _personal_spread(measure)
-        found |= {f"personal/{name}": spread[name.removeprefix(f"{measure.name}_")] for name in told}
-    return found
+        names = _personal_spread(measure)
+        metrics |= {f"personal/{name}": spread[name.removeprefix(f"{measure.name}_")] for name in names}
+    return metrics
 
 
 def extreme_user_metrics(cohort: WeighedCohort, users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
@@ -147,7 +147,7 @@ def user_records(
 ) -> dict[str, Any]:
     """One row per client of an evaluated round, as columns (clients.parquet).
 
-    `numbers` are states that it keeps, `scores` those of MODELS, None for a model that nobody has.
+    `numbers` are the states that are recorded; `scores` belong to MODELS, with None for a model that the run lacks.
     """
     round = cohort.round if cohort is not None else 0
     missing = torch.full((data.num_clients,), torch.nan, dtype=torch.float64)
@@ -165,16 +165,16 @@ def user_records(
         "weight": weight.numpy(),
         **{name: column.numpy() for name, column in kept.items()},
         **{
-            f"{measure.name}_{model}": (missing if own is None else own.values(measure)).numpy()
+            f"{measure.name}_{model}": (missing if users is None else users.values(measure)).numpy()
             for measure in measures
-            for model, own in zip(MODELS, scores, strict=True)
+            for model, users in zip(MODELS, scores, strict=True)
         },
         "loss": (missing if scores[0] is None else scores[0].loss).numpy(),
     }
 
 
 class History:
-    """The rows of metrics.csv, in memory and in every checkpoint. What is not a number is left out of a row."""
+    """The rows of metrics.csv, in memory and in every checkpoint. A row leaves NaN out."""
 
     def __init__(self) -> None:
         self.columns: list[str] = []
@@ -182,16 +182,16 @@ class History:
         self.rows: list[dict[str, float]] = []
 
     def add(self, round: int, values: dict[str, float]) -> None:
-        """The row of a round."""
+        """Add the row of a round."""
         self.rounds.append(round)
         self.rows.append(self.row(values))
 
     def row(self, values: dict[str, float]) -> dict[str, float]:
-        """Only what is a number."""
+        """The values without NaN."""
         return {name: value for name, value in values.items() if value == value}
 
     def check(self, values: dict[str, float]) -> None:
-        """Columns are fixed when a run starts: an undeclared metric would be lost without a word."""
+        """ConfigError for an undeclared metric: columns are fixed when a run starts, so it would be lost."""
         unknown = sorted(set(values) - set(self.columns))
         if unknown:
             raise ConfigError(
@@ -204,9 +204,9 @@ class History:
         return [{"round": round, **row} for round, row in zip(self.rounds, self.rows, strict=True)]
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
-        """(rounds, values) of one metric, where it was measured."""
-        known = [(r, row[name]) for r, row in zip(self.rounds, self.rows, strict=True) if name in row]
-        return [r for r, _ in known], [value for _, value in known]
+        """(rounds, values) of one metric, for the rounds in which it was measured."""
+        measured = [(r, row[name]) for r, row in zip(self.rounds, self.rows, strict=True) if name in row]
+        return [r for r, _ in measured], [value for _, value in measured]
 
     def last(self) -> dict[str, float]:
         """The newest value of every metric."""
@@ -216,7 +216,7 @@ class History:
         return {name: newest[name] for name in self.columns if name in newest}
 
     def state_dict(self) -> dict[str, Any]:
-        """One matrix (rounds, columns) with NaN where there is nothing: small, and only tensors and plain data."""
+        """One matrix (rounds, columns), with NaN for missing values: small, and only tensors and plain data."""
         values = [[row.get(name, torch.nan) for name in self.columns] for row in self.rows]
         return {
             "columns": self.columns,
@@ -238,14 +238,14 @@ class ServerHistory:
         self.columns: dict[str, list[float]] = {}
 
     def append(self, records: dict[str, list[Any]]) -> None:
-        """The rows of one round, as columns."""
+        """Add the rows of one round, which are given as columns."""
         for name, values in records.items():
             self.columns.setdefault(name, []).extend(float(value) for value in values)
 
     def table(self) -> dict[str, np.ndarray]:
-        """As columns of their types."""
-        whole = {"round": "int64", "server": "int64", "rounds": "int64", "clients": "int64", "stepped": "bool"}
-        return {name: np.array(values, whole.get(name, "float64")) for name, values in self.columns.items()}
+        """The columns as arrays of their types."""
+        dtypes = {"round": "int64", "server": "int64", "rounds": "int64", "clients": "int64", "stepped": "bool"}
+        return {name: np.array(values, dtypes.get(name, "float64")) for name, values in self.columns.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors only."""
@@ -258,7 +258,7 @@ class ServerHistory:
 
 @dataclass
 class Best:
-    """The server's model of the round that the task's first measure finds best on validation, never on test data."""
+    """The server's model of the best round, by the task's first measure on validation data, never on test data."""
 
     measure: Measure = ACCURACY
     round: int | None = None
@@ -266,7 +266,7 @@ class Best:
     model: Params = field(default_factory=dict)
 
     def offer(self, round: int, values: dict[str, float], model: Callable[[], Params]) -> None:
-        """Keep a copy of the model, which is asked for only then, if this round is better than all before it."""
+        """Keep a copy of the model if this round is better than all before it; `model` is called only then."""
         value = values.get(f"val/{self.measure.name}")
         if value is not None and (self.value is None or self._is_better(value, self.value)):
             self.round, self.value, self.model = round, value, clone(model())

@@ -1,4 +1,4 @@
-"""The models that belong to users, put together from what the server and `ClientStates` hold."""
+"""The models of users, assembled from the server's model and `ClientStates`."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,7 +17,7 @@ class UserModels:
         states: what clients keep between rounds.
         personal: which model is the personal one (`Personal.model`).
         own: names of the tensors that stay with each client.
-        untouched: the personal model of a user who never trained; z unless given.
+        untouched: the personal model of a user who never trained; z by default.
         keeps_local: whether every client's last model is kept.
     """
 

@@ -10,7 +10,7 @@ from fedlit.params import Params, concat_all_rows, scale, subtract, weighted_mea
 def pseudo_gradients(models: Params, cohorts: Sequence[WeighedCohort]) -> Params:
     """Stacked: step * (z - sum_i w_i x_i) of each server, where x_i is what the client reported (`Cohort.reported`).
 
-    If clients received older models than z, it is step * sum_i w_i s_i (received_i - x_i), with their discounts s_i. Kept
+    If clients received older models than z, it is step * sum_i w_i s_i (received_i - x_i), with discounts s_i. Kept
     tensors are averaged without a discount: each began at the client's own value.
 
     Args:

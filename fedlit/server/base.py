@@ -88,7 +88,7 @@ class ServerCallback(Recorded, Callback):
     def on_users_measured(
         self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, records: dict[str, Any]
     ) -> None:
-        """Every user is measured; `records` holds the columns of clients.parquet. `cohort` is as in on_round_metrics."""
+        """Every user is measured; `records` holds the columns of clients.parquet. `cohort` as in on_round_metrics."""
 
     def on_round_metrics(
         self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, metrics: dict[str, float]
@@ -104,12 +104,10 @@ def has_hook(callback: Callback, hook: str, base: type[Callback]) -> bool:
 def check_sent(cohort: TrainedCohort, callbacks: Sequence[ServerCallback]) -> None:
     """Require that what clients send instead of x_i fits their models, and that the server averages it."""
     for name, value in cohort.sent_params.items():
-        current = cohort.params.get(name)
-        if current is None or value.shape != current.shape:
+        param = cohort.params.get(name)
+        if param is None or value.shape != param.shape:
             wrong = (
-                "the net has no such parameter"
-                if current is None
-                else f"the clients' models have {tuple(current.shape)}"
+                "the net has no such parameter" if param is None else f"the clients' models have {tuple(param.shape)}"
             )
             raise ConfigError(
                 f"Round {cohort.run_round}: a callback sent '{name}' of shape {tuple(value.shape)} "
@@ -124,10 +122,10 @@ def check_sent(cohort: TrainedCohort, callbacks: Sequence[ServerCallback]) -> No
         )
     if not cohort.sent_params:
         return
-    averaging = next((type(callback).__name__ for callback in callbacks if callback.replaces_average), None)
-    if averaging is not None:
+    averager = next((type(callback).__name__ for callback in callbacks if callback.replaces_average), None)
+    if averager is not None:
         raise ConfigError(
-            f"Round {cohort.run_round}: a callback filled cohort.sent_params, but {averaging} averages the clients' own "
+            f"Round {cohort.run_round}: a callback filled cohort.sent_params, but {averager} averages the clients' own "
             "models, so what they send would have no effect. Leave that callback out, or take another algorithm."
         )
 

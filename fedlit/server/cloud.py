@@ -3,7 +3,7 @@
     mix     w_n = sum_m a_nm z_m              over the servers that step together; a is doubly stochastic
     step    z_n <- w_n - eta_z (...)          the server's own step, from w_n; `iterations` times (K_z)
 
-Event t, from t = 0 on, mixes by a^(t) in all of its K_z iterations: (6a), Algorithm 1, and the input of both algorithms.
+Event t, from t = 0 on, mixes by a^(t) in all its K_z iterations: (6a), Algorithm 1, and the input of both algorithms.
 Only line 22 of Algorithm 2 prints a^(t,k). The text says that FedBCD-I does not change the servers' update, so we read
 a^(t) there too, and a cloud mixes in the same way under every algorithm.
 

@@ -159,7 +159,7 @@ class Server:
                 value.copy_(model[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """z, its clock and its callbacks. Lightning saves the optimiser, and the callbacks of the first server itself."""
+        """z, its clock and its callbacks. Lightning itself saves the optimiser and the first server's callbacks."""
         kept = [callback.state_dict() for callback in self.callbacks] if self.id else []
         return {"model": clone(self._model), "clock": self.clock, "callbacks": kept}
 

@@ -236,8 +236,8 @@ SERVER = (
     Mutant(
         "step-length",
         "server/aggregate.py",
-        "value[place] *= cohort.step_length",
-        "value[place] *= 1",
+        "value[index] *= cohort.step_length",
+        "value[index] *= 1",
         "a weighting sets the length of the server's step",
         ("server/test_aggregate.py",),
     ),
@@ -308,8 +308,8 @@ SERVER = (
     Mutant(
         "buffer-discount-unused",
         "server/aggregate.py",
-        "weighted_means(ways, weights * discounts, counts)",
-        "weighted_means(ways, weights, counts)",
+        "weighted_means(moves, weights * discounts, counts)",
+        "weighted_means(moves, weights, counts)",
         "the server's step has the discounts of its reports",
         ("rounds/test_buffered.py::test_every_step_matches_the_oracle",),
     ),
