@@ -33,7 +33,7 @@ class EvaluationOptions:
 
 
 def rows_to_measure(data: FederatedDataModule, evaluations: int, trained: int) -> int:
-    """Estimated number of rows passed through nets in all evaluations, if `trained` clients train between two of them."""
+    """About how many rows all evaluations pass through nets, if `trained` clients train between two of them."""
     tests = data.everyone.test
     users = min(1.0, trained / max(1, data.num_clients))
     return round(evaluations * (len(data.global_test) + len(data.global_val) + users * float(tests.sizes.sum())))

@@ -57,8 +57,8 @@ ALGORITHMS = (
     Mutant(
         "scaffold-two-control",
         "algorithms/scaffold.py",
-        "return own - server + path",
-        "return own + server + path",
+        "return control - server + path",
+        "return control + server + path",
         "option II: c_i - c + (x - y) / (K lr)",
         (f"{ORACLE}[scaffold]",),
     ),
@@ -137,8 +137,8 @@ ALGORITHMS = (
     Mutant(
         "fedprox-stragglers",
         "algorithms/fedprox.py",
-        "own.integers(1, whole)",
-        "own.integers(1, whole + 1)",
+        "generator.integers(1, full)",
+        "generator.integers(1, full + 1)",
         "a straggler never does all epochs",
         ("algorithms/test_populations.py",),
     ),

@@ -129,9 +129,10 @@ def check_options(client: Client, data: FederatedDataModule, options: RoundOptio
         f"fedlit cloud divides clients among processes, but this run {what}. Use fedlit fit.",
     )
     unused = [name for name in ("lanes", "workers", "compiled") if getattr(request, name) is not None]
+    option = unused[0] if unused else "engine"
     require(
         request.engine != "vectorized" and not unused,
-        f"trainer.{unused[0] if unused else 'engine'} is {getattr(request, unused[0]) if unused else request.engine}, but "
+        f"trainer.{option} is {getattr(request, option)}, but "
         "each client process trains its clients one after the other: what runs at once are the processes. Leave it "
         "out, and give more --clients.",
     )
