@@ -21,48 +21,48 @@ _OTHERS = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/", "
 class ValueReadError(ConfigError):
     """A step reads the value of a tensor, which differs between the clients of one vectorized step."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, where: str) -> None:
         super().__init__(
-            f"{place} asks for the value of a tensor: by a Python branch on it (if, while, and, or), by .item(), "
+            f"{where} asks for the value of a tensor: by a Python branch on it (if, while, and, or), by .item(), "
             "float(), int(), bool(), .tolist() or .numpy(), or by a mask as an index. The vectorized engine runs one "
             "step for many clients at once, whose values differ. Write torch.where(condition, a, b) instead, or set "
             "trainer.engine to sequential."
         )
-        self.place = place
+        self.where = where
 
 
 def explain_step_error(error: Exception, step: str, batches_per_step: int, net: nn.Module) -> ConfigError | None:
     """The user's mistake behind an error raised in a step such as `FedX.training_step`; None for any other error."""
-    text, place = str(error), f"{step}{_line(error.__traceback__)}"
+    text, where = str(error), f"{step}{_line(error.__traceback__)}"
     if "would mutate a captured Tensor" in text:  # torch.func, which the vectorized engine maps with
         keeper = _keeps_statistics(error.__traceback__, net)
-        what = changed_in_place(place, "a tensor that it was given") if keeper is None else mixed(step, keeper, net)
+        what = changed_in_place(where, "a tensor that it was given") if keeper is None else mixed(step, keeper, net)
         return ConfigError(what)
     if isinstance(error, RuntimeError) and any(words in text for words in _READS_VALUES):
-        return ValueReadError(place)
+        return ValueReadError(where)
     if isinstance(error, ValueError) and "values to unpack" in text and _holds_batch(error.__traceback__):
         return ConfigError(
-            f"{place} takes a batch apart into the wrong number of parts ({text}). A batch has three: write "
+            f"{where} takes a batch apart into the wrong number of parts ({text}). A batch has three: write "
             "`x, y, row_weights = batch`, or batch.x and batch.y, and reduce with the weights, which are 0 for "
             "padding: (losses * row_weights).sum(). self.task_loss(batch) does all of it."
         )
     if isinstance(error, TypeError | AttributeError) and "'TensorGroup'" in text:
         return ConfigError(
-            f"{place} reads a whole model as if it were a tensor or a dict ({text}). Write self.kept('name') for one "
+            f"{where} reads a whole model as if it were a tensor or a dict ({text}). Write self.kept('name') for one "
             "of state_spec(), and self.sent('name') for one of sent_spec(): a dict from parameters' names to tensors."
         )
     if isinstance(error, AttributeError) and batches_per_step > 1 and "'tuple' object has no attribute" in text:
         return ConfigError(
-            f"{place} reads its batch as one, but batches_per_step is {batches_per_step}: a step is given a tuple of "
+            f"{where} reads its batch as one, but batches_per_step is {batches_per_step}: a step is given a tuple of "
             f"that many. Write `first, *others = batch`, and first.x, first.y."
         )
     return None
 
 
-def changed_in_place(place: str, what: str) -> str:
+def changed_in_place(where: str, what: str) -> str:
     """The message for a step that changes a tensor that it may only read."""
     return (
-        f"{place} changes {what}, but a step may only read the received model (global_params), states and what the "
+        f"{where} changes {what}, but a step may only read the received model (global_params), states and what the "
         "server sent. Make a new tensor instead (y = x + 1, not x += 1 or self.x = ...). A state that moves from step "
         "to step is returned in the step's dict, under its name in carried_states()."
     )

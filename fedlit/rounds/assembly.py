@@ -131,26 +131,12 @@ class Assembly:
         gatherer = Gatherer(client, population, self.options, self.profile)
         self._place_states(gatherer, keeps_local)
         is_resumed = state.choice is not None
-        if state.choice is None:
-            with self.device.client_at_home(client):
-                chosen = asdict(self._choose(gatherer, population))
-                state.choice = EngineChoice(**self.ranks.broadcast(chosen))
-        choice = state.choice
-        log.info(choice.line())
-        log.info(self._resources.line(choice))
+        choice = self._recorded_choice(gatherer, population)
         device = self.device.settled(
             choice.accelerator, client, [server.optimizer for server in state.protocol.servers]
         )
         state.best.measure = client.task.first
-        forward = make_forward(choice, client, data.plain_rows, device, self.ranks)
-        models = UserModels.of(
-            client,
-            lambda user: state.protocol.federation.server_of(user).model,
-            state.clients,
-            state.server.initial,
-            keeps_local=keeps_local,
-        )
-        round_evaluator = RoundEvaluator(client, data, models, self.measures, self.ranks, device, forward)
+        round_evaluator = self._round_evaluator(choice, device, keeps_local)
         make = partial(self._engine, device)
         ladder = partial(Ladder, choice, make, self.ranks, state.record_choice, is_resumed=is_resumed)
         engine = ladder() if choice.compiled else make(choice)
@@ -166,6 +152,30 @@ class Assembly:
             columns=self._columns(round_evaluator),
             keeps_local_models=keeps_local,
         )
+
+    def _recorded_choice(self, gatherer: Gatherer, population: FederatedDataModule | Pooled) -> EngineChoice:
+        """The engine that checkpoints record; all ranks use the first rank's choice, unless a resumed run has one."""
+        state = self.state
+        if state.choice is None:
+            with self.device.client_at_home(self.client):
+                chosen = asdict(self._choose(gatherer, population))
+                state.choice = EngineChoice(**self.ranks.broadcast(chosen))
+        log.info(state.choice.line())
+        log.info(self._resources.line(state.choice))
+        return state.choice
+
+    def _round_evaluator(self, choice: EngineChoice, device: Device, keeps_local: bool) -> RoundEvaluator:
+        """What measures the global model and the users' models."""
+        client, data, state = self.client, self.data, self.state
+        forward = make_forward(choice, client, data.plain_rows, device, self.ranks)
+        models = UserModels.of(
+            client,
+            lambda user: state.protocol.federation.server_of(user).model,
+            state.clients,
+            state.server.initial,
+            keeps_local=keeps_local,
+        )
+        return RoundEvaluator(client, data, models, self.measures, self.ranks, device, forward)
 
     def _engine(self, device: Device, choice: EngineChoice) -> Engine:
         """The engine of a choice, distributed if the run has several processes."""
