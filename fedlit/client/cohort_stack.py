@@ -1,8 +1,8 @@
 """CohortStack and Stacked: the fields of a cohort that have a row for each client, stored once for all servers.
 
-A hundred servers with ten clients each are a thousand rows of one tensor, but a hundred cohorts for whoever looks at
-one server. So the rows of all servers stay in one piece, and the rows of one server are cut out, as views, when they
-are read.
+With a hundred servers of ten clients each, arithmetic runs over a thousand rows at once, while callbacks look at one
+server's cohort at a time. So the rows of all servers stay in one piece, and those of one server are cut out, as views,
+when they are read.
 """
 
 from collections.abc import Callable, Sequence

@@ -158,7 +158,7 @@ class QuotaSampler(Sampler):
 
     Args:
         groups: servers among which the clients are divided, in blocks of equal size.
-        earliest: take those who show up first, by the clock; at random unless true.
+        earliest: take the clients that arrive first, by the clock; at random unless true.
     """
 
     draws_from_subset = False

@@ -1,4 +1,4 @@
-"""PartLoop: the common part of the loops of server and client processes, which measure and write nothing."""
+"""NodeLoop: the common part of the loops of server and client processes, which measure and write nothing."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ ONE_BY_ONE = Request(engine="sequential")
 """A process trains its clients one after the other; the processes run in parallel."""
 
 
-class PartRound(Round):
+class NodeRound(Round):
     """A round without measurements, which the coordinator makes."""
 
     def measure(
@@ -32,7 +32,7 @@ class PartRound(Round):
         return RoundRecord({}, global_model=clone(self.parts.protocol.global_model))
 
 
-class PartLoop(FederatedLoop):
+class NodeLoop(FederatedLoop):
     """A loop that runs until the coordinator ends its process.
 
     Args:
@@ -42,7 +42,7 @@ class PartLoop(FederatedLoop):
         wire: sends messages to them.
     """
 
-    round_class = PartRound
+    round_class = NodeRound
 
     def __init__(
         self,

@@ -4,11 +4,11 @@ import time
 
 from fedlit.client.cohort import Cohort, TrainedCohort
 from fedlit.client.cohort_stack import CohortStack
-from fedlit.rounds.nodes.base import PartLoop
+from fedlit.rounds.nodes.base import NodeLoop
 from fedlit.rounds.nodes.messages import Message
 
 
-class ClientLoop(PartLoop):
+class ClientLoop(NodeLoop):
     """The loop of a client process; one advance() answers one request of the server."""
 
     def on_run_start(self) -> None:

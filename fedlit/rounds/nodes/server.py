@@ -21,7 +21,7 @@ from fedlit.rounds.federation import Federation
 from fedlit.rounds.flat import FlatEvent, FlatProtocol
 from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.local_training import LocalTraining
-from fedlit.rounds.nodes.base import PartLoop, PartRound
+from fedlit.rounds.nodes.base import NodeLoop, NodeRound
 from fedlit.rounds.nodes.client import request_of
 from fedlit.rounds.nodes.messages import Message, Wire
 from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess
@@ -49,10 +49,10 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnEvent(FlatEvent):
+class NodeEvent(FlatEvent):
     """A round of this server; the coordinator starts its step, mixes, and commits."""
 
-    protocol: "OwnProtocol"
+    protocol: "NodeProtocol"
 
     @property
     def iterations(self) -> int:
@@ -65,7 +65,7 @@ class OwnEvent(FlatEvent):
         server.load_model(self.protocol.link.ask({"model": server.model})["model"])
 
 
-class OwnProtocol(FlatProtocol):
+class NodeProtocol(FlatProtocol):
     """A federation as one of its servers sees it: itself, and a coordinator that mixes.
 
     Args:
@@ -79,13 +79,13 @@ class OwnProtocol(FlatProtocol):
         self.iterations = iterations
         self.link = link
 
-    def next_event(self, gatherer: Gatherer) -> OwnEvent:
+    def next_event(self, gatherer: Gatherer) -> NodeEvent:
         """Its next step; the coordinator decides when it happens."""
         event = super().next_event(gatherer)
-        return OwnEvent(self, event.servers, 0.0, event.cohort)
+        return NodeEvent(self, event.servers, 0.0, event.cohort)
 
 
-class ServerRound(PartRound):
+class ServerRound(NodeRound):
     """A round of this server, which the coordinator commits."""
 
     def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
@@ -98,9 +98,9 @@ class ServerRound(PartRound):
         super().finish(event, number, cohorts)
 
     @property
-    def protocol(self) -> OwnProtocol:
+    def protocol(self) -> NodeProtocol:
         """The protocol of this server."""
-        assert isinstance(self.parts.protocol, OwnProtocol)
+        assert isinstance(self.parts.protocol, NodeProtocol)
         return self.parts.protocol
 
 
@@ -145,16 +145,16 @@ class ClientsTraining(LocalTraining):
         return [float(seconds) for seconds in clock.latency.arrivals(seed, cohort.round, cohort.clients)]
 
 
-class ServerLoop(PartLoop):
+class ServerLoop(NodeLoop):
     """The loop of a server's process; one advance() is one round of this server."""
 
     round_class = ServerRound
 
-    def create_protocol(self) -> OwnProtocol:
+    def create_protocol(self) -> NodeProtocol:
         """A protocol with this server only."""
         self.link, cloud = Link(self.wire), self.options.cloud
         server = super().create_protocol().servers[self.part.server]
-        return OwnProtocol(server, 1 if cloud is None else cloud.iterations, self.link)
+        return NodeProtocol(server, 1 if cloud is None else cloud.iterations, self.link)
 
     def assemble(self) -> RoundParts:
         """As in the base, but client processes train."""
