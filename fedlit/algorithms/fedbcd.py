@@ -61,8 +61,8 @@ class FedBCD(Client):
     ) -> None:
         require(
             optimizer in ("sgd", "aspg"),
-            f"model.optimizer is '{optimizer}', but FedBCD's steps are projected gradient steps whose x_prev goes on "
-            "in the next round. Set optimizer to aspg, or to sgd with extrapolation 0 and box null.",
+            f"model.optimizer is '{optimizer}', but FedBCD's steps are projected gradient steps whose x_prev is kept "
+            "for the next round. Set optimizer to aspg, or to sgd with extrapolation 0 and box null.",
         )
         super().__init__(net, optimizer=optimizer, extrapolation=extrapolation, box=box, most_steps=most_steps, **local)
         self.keep_optimizer = True  # x_prev

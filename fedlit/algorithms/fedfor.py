@@ -78,7 +78,7 @@ class LastMove(ServerCallback):
 
     role = "last_move"
     single_server_reason = (
-        "the server's last move would hold its jump to the other servers' models, which no client's training made"
+        "the server's last move would include its jump to the other servers' models, which no client's training made"
     )
 
     def __init__(self) -> None:

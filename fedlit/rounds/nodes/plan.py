@@ -133,7 +133,7 @@ def check_options(client: Client, data: FederatedDataModule, options: RoundOptio
     require(
         request.engine != "vectorized" and not unused,
         f"trainer.{option} is {getattr(request, option)}, but "
-        "each client process trains its clients one after the other: what runs at once are the processes. Leave it "
+        "each client process trains its clients one after the other, and only processes run in parallel. Leave it "
         "out, and give more --clients.",
     )
     timed = clock is not None and (clock.deadline is not None or clock.dropout > 0)
