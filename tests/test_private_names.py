@@ -22,12 +22,12 @@ ROOT = Path(fedlit.__file__).parent
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 USED = {
-    "client/base.py": {
-        "._buffers",  # of nn.Module, as are the next two; of a Tensor
+    "client/base.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # the base classes of layers have no public name
+    "client/state_buffers.py": {
+        "._buffers",  # of nn.Module, as are the next two
         "._modules",
         "._parameters",
-        "._version",
-        "torch.nn.modules.batchnorm._BatchNorm",  # the base classes of layers have no public name
+        "._version",  # of a Tensor
     },
     "config/parse_errors.py": {"._actions"},  # of argparse's parser, which jsonargparse's is
     "data/files/cifar.py": {"pickle._Unpickler"},

@@ -1,8 +1,8 @@
-"""Centralised training: one model on everybody's training data, the yardstick without federation.
+"""Centralised training: one model on everybody's training data, as the reference without federation.
 
     z by SGD on the union of all training sets, local_epochs passes in a "round"
 
-There is no cohort to draw and nothing to average: one client holds all data. Users are tested as in any run.
+No cohort is drawn and nothing is averaged: one client holds all data. Users are tested as in any run.
 """
 
 from fedlit.client.base import Client
@@ -16,5 +16,5 @@ class Centralized(Client):
     pools_data = True
 
     def personal_model(self) -> Personal:
-        """z: there is no other."""
+        """z, the only model."""
         return Personal("global")

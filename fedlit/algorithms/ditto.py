@@ -1,14 +1,14 @@
 """Ditto: Fair and Robust Federated Learning Through Personalization (Li et al., 2021), Algorithm 1.
 
-Federated averaging, and beside it a personal model on every client that is held near the server's.
+Federated averaging, and on every client a personal model that is held near the server's model.
 
     personal  v_i <- v_i - personal_lr (g_i(v_i) + prox (v_i - z)), from its last value; z is the RECEIVED model
     local     x_i by SGD from z, as in FedAvg; only this is sent
     server    z <- sum_i n_i x_i / sum_i n_i over the cohort
 
 Kept per client: v_i, which starts at the initial model. z does not depend on v_i at all.
-Readings: the personal solve comes first, on batches of its own and with plain SGD (`order: interleaved` takes one step
-of it beside every local step, on the same batch, as the authors' code does); only the cohort trains its v_i.
+Readings: the personal solve comes first, on batches of its own and with plain SGD (with `order: interleaved` each local
+step is paired with a personal step on the same batch, as in the authors' code); only the cohort trains its v_i.
 """
 
 from typing import Any, Literal
@@ -27,7 +27,7 @@ from fedlit.params import subtract
 
 
 class Ditto(Client):
-    """Federated averaging with a personal model beside it.
+    """Federated averaging with an additional personal model on every client.
 
     Args:
         net: the network that is trained.
@@ -60,7 +60,7 @@ class Ditto(Client):
         self.order = order
 
     def phases(self) -> list[Phase]:
-        """v_i, then x_i; or both in one."""
+        """v_i, then x_i; interleaved, one phase trains both."""
         personal = Phase(
             "personal",
             start="personal",
@@ -78,13 +78,13 @@ class Ditto(Client):
         return self.task_loss(batch) + self.prox / 2 * self.distance_to_global()
 
     def personal_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
-        """`personal_steps`, where given."""
+        """`personal_steps` if given, else the steps of local work."""
         if self.personal_steps is None:
             return self.local_work(cohort, planned, generator_of)
         return np.where(planned > 0, self.personal_steps, 0)
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Any]:
-        """f_i(x); interleaved, v_i takes its step on the same batch."""
+        """f_i(x); interleaved, v_i also takes its step on the same batch."""
         step: dict[str, Any] = {"loss": self.task_loss(batch)}
         if self.order == "interleaved":
             v, z = self.kept("personal"), self.global_params
@@ -98,7 +98,7 @@ class Ditto(Client):
         return {"personal": INITIAL}
 
     def carried_states(self) -> tuple[str, ...]:
-        """Interleaved, v_i moves with every step."""
+        """v_i, if interleaved steps move it."""
         return ("personal",) if self.order == "interleaved" else ()
 
     def personal_model(self) -> Personal:

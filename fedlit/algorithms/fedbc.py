@@ -1,7 +1,7 @@
 """FedBC: Federated Learning Beyond Consensus, Algorithms 1 and 2.
 
-Each client keeps its own model within a learned distance of the server's; the price of that constraint, its dual
-variable, is also its weight in the average.
+Each client keeps its own model within a learned distance of the server's model. The dual variable of this constraint is
+also the client's weight in the average.
 
     local      x_i <- x_i - lr (grad f_i(x_i) + 2 dual_i (x_i - z))               Alg. 2: old z, old dual
     dual       dual_i <- P[dual_i + dual_lr (|x_i - z|^2 - tolerance_i)]          eq. 11: new x_i, old z, old tolerance
@@ -12,8 +12,8 @@ The squared distance has no factor 1/2. Kept per client: dual, tolerance and, wi
 Readings: dual and tolerance start at 0 and move simultaneously, as in the authors' code (`tolerance_uses: new` reads
 the new dual); local training starts from z, for which the paper's reductions to FedAvg and FedProx hold
 (`start_from: local` is Algorithm 2 to the letter, with x_i = z^0 for every client that has not trained: appendix B);
-P projects on [dual_min, dual_max], by default [0, inf); where the duals of a cohort sum to 0, `fallback_weights` hold
-for that round.
+P projects on [dual_min, dual_max], by default [0, inf); if the duals of a cohort sum to 0, `fallback_weights` are used
+in that round.
 """
 
 import logging
@@ -102,17 +102,17 @@ class FedBC(Client):
         return {"loss": task + self.dual * self.distance_to_global(), "task": task}
 
     def state_spec(self) -> StateSpec:
-        """λ_i, γ_i and, where training starts from it, x_i."""
+        """λ_i and γ_i; also x_i if training starts from it."""
         kept: StateSpec = {"dual": self.dual_init, "tolerance": self.tolerance_init}
         kept |= {"dual_velocity": 0.0} if self.dual_momentum else {}
         return kept | ({"local": INITIAL} if self.start_from == "local" else {})
 
     def phases(self) -> list[Phase]:
-        """One solve, from the received model or the client's own."""
+        """One solve, from the received model or from the client's own."""
         return [Phase(start="local" if self.start_from == "local" else "received")]
 
     def server_callbacks(self) -> list[ServerCallback]:
-        """Eq. 11 and the tolerance's step."""
+        """The callback for eq. 11 and the tolerance's step."""
         return [
             DualAscent(
                 lr=self.dual_lr,
@@ -145,7 +145,7 @@ def tolerance_step(tolerance: Tensor, dual: Tensor, lr: float) -> Tensor:
 
 
 class DualAscent(ServerCallback):
-    """Moves `dual` and `tolerance` of the cohort; reads the new x_i and the received z.
+    """Moves `dual` and `tolerance` of the cohort, from the new x_i and the received z.
 
     Args:
         lr: α: step size of the dual variables.
@@ -174,7 +174,7 @@ class DualAscent(ServerCallback):
         self.tolerance_uses = tolerance_uses
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """Both steps start from the values of the round's beginning, unless tolerance_uses is `new`."""
+        """Both steps use the values from before the round, unless tolerance_uses is `new`."""
         dual, tolerance = cohort.state["dual"], cohort.state["tolerance"]
         distance = cohort.distances
         slope = distance - tolerance
@@ -188,7 +188,7 @@ class DualAscent(ServerCallback):
 
 @dataclass
 class Dual(Weighting):
-    """dual_i / sum dual: by dual variable.
+    """dual_i / sum dual: weights by dual variable.
 
     Args:
         fallback: weighting of a round in which the duals sum to 0 or are not finite.
@@ -199,7 +199,7 @@ class Dual(Weighting):
     needs_state = ("dual",)
 
     def weigh(self, cohort: TrainedCohort) -> Weighed:
-        """By the cohort's updated dual variables."""
+        """Weights by the cohort's updated dual variables."""
         dual = cohort.state["dual"].double() * cohort.reports
         total = float(dual.sum())
         if 0 < total < inf:

@@ -5,9 +5,9 @@ Every client keeps a model of its own, pulled towards the server's; the server a
     local    e = x + extrapolation (x - x_prev),   x <- P[e - lr (g_i(e) + prox_i (e - z))], K_i times     ASPG
     server   z <- z - server_lr sum_i prox_i (z - x_i) / sum_i prox_i, over all N clients, active or not
 
-P clips to [-box, box]. x_i and x_prev start at the initial model and survive between rounds: momentum goes on where the
-client's last active round ended. K_i is drawn anew every round, uniformly from 1 to `most_steps`.
-Readings: the server's sum is divided by sum prox_i (`server_sum: sum` is the paper's letter, which diverges with its
+P clips to [-box, box]. x_i and x_prev start at the initial model and are kept between rounds: momentum continues from
+the end of the client's last active round. K_i is drawn anew every round, uniformly from 1 to `most_steps`.
+Readings: the server's sum is divided by sum prox_i (`server_sum: sum` is the paper's formula, which diverges with the
 printed rate and is refused with it); K_i counts mini-batch steps (`local_unit: epoch`). Kept per client: x_i, x_prev.
 """
 
@@ -61,8 +61,8 @@ class FedBCD(Client):
     ) -> None:
         require(
             optimizer in ("sgd", "aspg"),
-            f"model.optimizer is '{optimizer}', but FedBCD's steps are projected gradient steps whose x_prev goes on "
-            "in the next round. Set optimizer to aspg, or to sgd with extrapolation 0 and box null.",
+            f"model.optimizer is '{optimizer}', but FedBCD's steps are projected gradient steps whose x_prev is kept "
+            "for the next round. Set optimizer to aspg, or to sgd with extrapolation 0 and box null.",
         )
         super().__init__(net, optimizer=optimizer, extrapolation=extrapolation, box=box, most_steps=most_steps, **local)
         self.keep_optimizer = True  # x_prev
@@ -80,13 +80,13 @@ class FedBCD(Client):
 
     @property
     def penalties(self) -> dict[str, float]:
-        """The numbers of `prox`, each as a user knows it."""
+        """The numbers of `prox`, each under the name that an error gives it."""
         if isinstance(self.prox, list):
             return {f"model.prox[{client}]": value for client, value in enumerate(self.prox)}
         return {"model.prox": self.prox}
 
     def check_clients(self, population: int, served: int, reporting: int) -> None:
-        """One γ_i for each client, and a server's step that ends among the clients' models (Assumption 4)."""
+        """Require one γ_i per client, and a server's step that does not pass the clients' models (Assumption 4)."""
         require(
             not isinstance(self.prox, list) or len(self.prox) == population,
             f"model.prox has {len(self.penalties)} numbers, but the data have {population} clients. Give one number "
@@ -102,7 +102,7 @@ class FedBCD(Client):
             )
 
     def summed_clients(self, served: int, reporting: int) -> int:
-        """How many clients the server's sum is over: all of its own."""
+        """Number of clients in the server's sum: all of its own."""
         return served
 
     def training_step(self, batch: Batch, batch_idx: int | Tensor) -> dict[str, Tensor]:
@@ -127,7 +127,7 @@ class FedBCD(Client):
         return [*self.own_penalties(), BlockAverage(prox=self.prox, lr=self.server_lr, form=self.server_sum)]
 
     def own_penalties(self) -> list[ServerCallback]:
-        """What sends each client its own γ_i, where they differ."""
+        """The callback that sends each client its own γ_i, if they differ."""
         return [OwnPenalties(self.prox)] if isinstance(self.prox, list) else []
 
 
@@ -144,7 +144,7 @@ class OwnPenalties(ServerCallback):
         self.prox = prox
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """γ_i goes out with the model."""
+        """Send γ_i with the model."""
         cohort.sent["penalty"] = cohort.sent["penalty"].new_tensor([self.prox[who] for who in cohort.clients])
 
 
@@ -155,8 +155,8 @@ class BlockAverage(ServerCallback):
         prox: γ, or γ_i by the clients' ids.
         lr: η_z.
         form: mean or sum.
-        model: which of the clients' models: x_i (local), or the one that each sent last (reported).
-        over: the clients that the sum is over: all of them, or those who report (active).
+        model: the models in the sum: x_i (local), or the one that each client sent last (reported).
+        over: the clients in the sum: all of them, or those that report (active).
     """
 
     role = "blocks"
@@ -176,7 +176,7 @@ class BlockAverage(ServerCallback):
         self.needs_reports = over == "all" and model == "local"
 
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
-        """z - mean of the x_i by γ_i, times its factor."""
+        """lr * (z - the mean of x_i weighted by γ_i), times sum_i γ_i in the sum form."""
         counted = self.server.clients.tolist() if self.over == "all" else reporting(cohort)
         factor = self.lr * (self.total(counted) if self.form == "sum" else 1.0)
         cohort.pseudo_gradient = scale(subtract(self.server.z, self.mean_model(cohort)), factor)
@@ -186,7 +186,7 @@ class BlockAverage(ServerCallback):
         return math.fsum(self.prox[who] for who in clients) if isinstance(self.prox, list) else self.prox * len(clients)
 
     def mean_model(self, cohort: TrainedCohort) -> Params:
-        """The mean by γ_i of the x_i that the sum is over."""
+        """The mean, weighted by γ_i, of the models in the sum."""
         if isinstance(self.prox, list):
             models, penalties = self.counted(cohort, self.prox)
             return weighted_mean(models, penalties / penalties.sum())
@@ -195,7 +195,7 @@ class BlockAverage(ServerCallback):
         return {name: value[cohort.reports].mean(0) for name, value in cohort.params.items()}
 
     def counted(self, cohort: TrainedCohort, prox: list[float]) -> tuple[Params, Tensor]:
-        """Stacked: the models that the sum is over, with their γ_i; z^0 stands once for all who never trained."""
+        """Stacked: the models in the sum, with their γ_i; clients that never trained share one row, z^0."""
         if self.over == "active":
             models = {name: value[cohort.reports] for name, value in cohort.params.items()}
             return models, torch.tensor([prox[who] for who in reporting(cohort)], dtype=torch.float64)
@@ -205,12 +205,13 @@ class BlockAverage(ServerCallback):
         current = cohort.params if self.model == "local" else cohort.model(self.model)
         kept = [{name: states.row(f"{self.model}.{name}", who) for name in current} for who in absent]
         models = {
-            name: torch.stack([*value, *(own[name] for own in kept), initial[name]]) for name, value in current.items()
+            name: torch.stack([*value, *(model[name] for model in kept), initial[name]])
+            for name, value in current.items()
         }
-        own = [*(prox[who] for who in [*cohort.clients, *absent]), math.fsum(prox[who] for who in never)]
-        return models, torch.tensor(own, dtype=torch.float64)
+        penalties = [*(prox[who] for who in [*cohort.clients, *absent]), math.fsum(prox[who] for who in never)]
+        return models, torch.tensor(penalties, dtype=torch.float64)
 
 
 def reporting(cohort: TrainedCohort) -> list[int]:
-    """Ids of those who report."""
+    """Ids of the clients that report."""
     return [who for who, sends in zip(cohort.clients, cohort.reports.tolist(), strict=True) if sends]

@@ -1,17 +1,17 @@
 """FedBCD-I: block-coordinate descent with offline training, Algorithm 2, with one server.
 
-More clients train than report: the others work offline, on their own loss alone, for at most `offline_rounds` rounds
-without contact. Those who report are pulled towards the server's model before they send theirs.
+More clients train than report. The others train offline, on their own loss only, for at most `offline_rounds` rounds
+without contact. The clients that report are pulled towards the server's model before they send theirs.
 
-    offline   e = x + extrapolation (x - x_prev),   x <- P[e - lr g_i(e)], K_i times, by those who may
-    pull      x <- P[x - prox_i (x - z)], K_i times, by those who report
-    server    z <- z - server_lr sum_i prox_i (z - x_i) / sum_i prox_i, over those who report                  line 24
+    offline   e = x + extrapolation (x - x_prev),   x <- P[e - lr g_i(e)], K_i times, if below offline_rounds
+    pull      x <- P[x - prox_i (x - z)], K_i times, by clients that report
+    server    z <- z - server_lr sum_i prox_i (z - x_i) / sum_i prox_i, over clients that report               line 24
 
 A client trains while its count is below `offline_rounds`; the count goes up with every round in which it trains, and
 back to 0 when it reports. Kept per client: x_i, x_prev, the count.
-Readings: the server's sum is divided by sum prox_i, so that one prox for all acts in the pull alone (`server_sum: sum`
-is the paper's letter), and is over those who report (`server_over: all` takes what every client sent last, z^0 if
-nothing); after a pull x_prev is the iterate before the last one (`momentum_after_pull: reset` sets it to x); the
+Readings: the server's sum is divided by sum prox_i, so that one prox for all acts only in the pull (`server_sum: sum`
+is the paper's formula), and is over the clients that report (`server_over: all` takes the model that each client sent
+last, or z^0); after a pull x_prev is the iterate before the last one (`momentum_after_pull: reset` sets it to x); the
 training and the pull of a round have the same K_i.
 """
 
@@ -49,7 +49,7 @@ class FedBCDI(FedBCD):
     """
 
     weights = "uniform"
-    shown_states = {"offline": ShownState("rounds offline", curves={})}  # no curve: it is 0 for all who report
+    shown_states = {"offline": ShownState("rounds offline", curves={})}  # no curve: it is 0 for all that report
 
     def __init__(
         self,
@@ -70,7 +70,9 @@ class FedBCDI(FedBCD):
             "plain ones.",
         )
         for name, value in self.penalties.items():
-            require(0 < value <= 1, f"{name} is {value}; a pull goes a share above 0 and at most 1 of the way.")
+            require(
+                0 < value <= 1, f"{name} is {value}; a pull moves x by a share of the way to z, above 0 and at most 1."
+            )
         require(offline_clients >= 1, f"model.offline_clients is {offline_clients}; give 1 or more.")
         require(offline_rounds >= 1, f"model.offline_rounds is {offline_rounds}; give 1 or more.")
         self.offline_clients = offline_clients
@@ -79,11 +81,11 @@ class FedBCDI(FedBCD):
         self.momentum_after_pull = momentum_after_pull
 
     def summed_clients(self, served: int, reporting: int) -> int:
-        """Those who report, or everyone."""
+        """Number of clients in the server's sum: those that report, or all."""
         return reporting if self.server_over == "active" else served
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
-        """Q~: those who report, and others to fill it up: the next in each group's order, or drawn."""
+        """Q~: the clients that report, filled up with the next in each group's order, or with drawn ones."""
         if selection.order:
             trains = {k for group in selection.order for k in group[: self.offline_clients]} | set(selection.report)
             return Selection(sorted(trains), selection.report)
@@ -118,16 +120,16 @@ class FedBCDI(FedBCD):
         return np.where(cohort.state["offline"].numpy() < self.offline_rounds, drawn, 0)
 
     def pull_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
-        """K_i, for those who report."""
+        """K_i, for the clients that report."""
         return np.where(cohort.reports.numpy(), super().local_work(cohort, planned, generator_of), 0)
 
     def state_spec(self) -> StateSpec:
-        """x_i, the count and, where the server needs it, what was sent last."""
+        """x_i and the count; also the model that was sent last if the server averages it."""
         kept = super().state_spec() | {"offline": 0.0}
         return kept | ({"reported": INITIAL} if self.server_over == "all" else {})
 
     def server_callbacks(self) -> list[ServerCallback]:
-        """The count, and the server's step where it is not the plain mean of those who report."""
+        """The count, and the server's step unless it is the plain mean of the clients that report."""
         count = OfflineRounds(reset_momentum=self.momentum_after_pull == "reset")
         if self.server_over == "active" and self.server_sum == "mean" and not isinstance(self.prox, list):
             return [count]
@@ -142,10 +144,10 @@ class FedBCDI(FedBCD):
 
 
 class OfflineRounds(ServerCallback):
-    """Counts the rounds that clients train without contact, and notes what was sent.
+    """Counts the rounds in which clients train without contact, and stores the models that were sent.
 
     Args:
-        reset_momentum: let the momentum of those who report start anew.
+        reset_momentum: reset the momentum of the clients that report.
     """
 
     role = "offline"
@@ -154,7 +156,7 @@ class OfflineRounds(ServerCallback):
         self.reset_momentum = reset_momentum
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """One more for who trained, 0 for who reports."""
+        """Add 1 for clients that trained, and reset clients that report to 0."""
         trained = cohort.state["offline"] + (cohort.steps > 0)
         cohort.state["offline"] = torch.where(cohort.reports, torch.zeros_like(trained), trained)
         for name, value in cohort.params.items():

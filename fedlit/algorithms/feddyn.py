@@ -1,6 +1,6 @@
 """FedDyn: Federated Learning Based on Dynamic Regularization (Acar et al., 2021), Algorithm 1.
 
-A linear and a quadratic term bend every client's objective so that, at the common minimum, no client wants to move.
+A linear and a quadratic term change every client's objective so that the common minimum is a minimum for each client.
 
     local    theta_i by SGD from z on  f_i(theta) - <d_i, theta> + alpha/2 |theta - z|^2       eq. 1
     state    d_i <- d_i - alpha (theta_i - z)                                                  eq. 2
@@ -8,8 +8,8 @@ A linear and a quadratic term bend every client's objective so that, at the comm
 
 Kept per client: d_i, an estimate of grad f_i(theta_i); by the server: h, the mean of all d_i. Both start at zero.
 Readings: uniform weights; no gradient clipping (the authors' code clips at 10: `clip`); one alpha for all
-(`scale_alpha` divides it by the client's share of an average client, n_i N / n, as that code does). What is measured as
-global is z (`eval_model`; that code reports the plain mean of the cohort's, or of all, theta_i).
+(`scale_alpha` divides it by n_i N / n, as that code does). z is measured as the global model (`eval_model`; that code
+measures the plain mean of the cohort's theta_i, or of all).
 """
 
 from typing import Any, Literal
@@ -62,7 +62,7 @@ class FedDyn(Client):
         return {"loss": task - linear + self.prox / 2 * self.distance_to_global(), "task": task}
 
     def state_spec(self) -> StateSpec:
-        """d_i and, where the mean of all models is measured, θ_i."""
+        """d_i; also θ_i if the mean of all models is measured."""
         kept: StateSpec = {"gradient": ZEROS}
         return kept | ({"local": INITIAL} if self.eval_model == "all_mean" else {})
 
@@ -71,12 +71,12 @@ class FedDyn(Client):
         return {"prox": self.alpha}
 
     def server_callbacks(self) -> list[ServerCallback]:
-        """Eq. 2 and the server's step."""
+        """The callback for eq. 2 and the server's step."""
         return [DynamicRegularization(alpha=self.alpha, scale_alpha=self.scale_alpha, eval_model=self.eval_model)]
 
 
 class DynamicRegularization(ServerCallback):
-    """Moves d_i of the cohort and h, and takes h / α off the average.
+    """Moves d_i of the cohort and h, and subtracts h / α from the average.
 
     Args:
         alpha: α: strength of the regularisation.
@@ -102,7 +102,7 @@ class DynamicRegularization(ServerCallback):
         self._moved_h: Params = {}
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """Each client's own α."""
+        """Send each client its own α, if it is scaled."""
         if self.scale_alpha:
             scale = self.server.sizes.double().mean() / cohort.sizes
             cohort.sent["prox"] = self.alpha * scale.to(cohort.sent["prox"].dtype)
@@ -125,7 +125,7 @@ class DynamicRegularization(ServerCallback):
             cohort.pseudo_gradient[name] = cohort.pseudo_gradient[name] + self._moved_h[name] / self.alpha
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
-        """h moves when the round is complete."""
+        """Replace h, now that the server has stepped."""
         self.h, self._moved_h = self._moved_h, {}
         if self.eval_model == "cohort_mean":
             self.evaluated = weighted_mean(cohort.reported, cohort.reports / cohort.reports.sum())
@@ -141,5 +141,5 @@ class DynamicRegularization(ServerCallback):
         return {"h": self.h, "evaluated": self.evaluated}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse."""
+        """The inverse of `state_dict`."""
         self.h, self.evaluated = state_dict["h"], state_dict["evaluated"]

@@ -1,6 +1,6 @@
 """FedFor: stateless federated learning with a first-order penalty (Tian, Smith, Kira, 2022).
 
-Clients are told the server's last move, and pay for going against it.
+Clients receive the server's last move, and a penalty discourages steps against it.
 
     local    x_i by SGD from z on  f_i(x) + strength <G, x - z> / (lr K_i),   G = z_before - z, 0 in the first round
     server   z <- sum_i n_i x_i / sum_i n_i over the cohort
@@ -26,7 +26,7 @@ from fedlit.server.base import ServerCallback
 
 
 class FedFor(Client):
-    """Federated averaging with a first-order penalty on going back.
+    """Federated averaging with a first-order penalty on steps against the server's last move.
 
     Args:
         net: the network that is trained.
@@ -64,7 +64,7 @@ class FedFor(Client):
         return {"last_move": ZEROS}
 
     def server_callbacks(self) -> list[ServerCallback]:
-        """Keeps G and sends it."""
+        """The callback that keeps G and sends it."""
         return [LastMove()]
 
     def traffic(self) -> tuple[int, int]:
@@ -74,11 +74,11 @@ class FedFor(Client):
 
 
 class LastMove(ServerCallback):
-    """Keeps G = z_before - z of the last round and sends it per unit of each client's own way, G / (lr K_i)."""
+    """Keeps G = z_before - z of the last round, and sends each client G / (lr K_i)."""
 
     role = "last_move"
     single_server_reason = (
-        "the server's last move would hold its jump to the other servers' models, which no client's training made"
+        "the server's last move would include its jump to the other servers' models, which no client's training made"
     )
 
     def __init__(self) -> None:
@@ -86,18 +86,18 @@ class LastMove(ServerCallback):
         self._before: Params = {}
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """G / (lr K_i) goes out with the model; zeros in the first round."""
-        ways = cohort.lr_sums.clamp(min=cohort.lr)  # a client without steps divides by one
+        """Send G / (lr K_i) with the model; zeros in the first round."""
+        lr_sums = cohort.lr_sums.clamp(min=cohort.lr)  # a client without steps divides by one
         for name, value in self.move.items():
-            stacked = value / ways.to(value.dtype).view(-1, *[1] * value.dim())
+            stacked = value / lr_sums.to(value.dtype).view(-1, *[1] * value.dim())
             cohort.sent[f"last_move.{name}"] = stacked
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """z before the step."""
+        """Keep z from before the step."""
         self._before = self.server.z
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
-        """The move of this round, whatever optimiser made it."""
+        """Compute the move of this round, by any server optimiser."""
         self.move = subtract(self._before, self.server.z)
 
     def state_dict(self) -> dict[str, Any]:
@@ -105,5 +105,5 @@ class LastMove(ServerCallback):
         return {"move": self.move}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse."""
+        """The inverse of `state_dict`."""
         self.move = state_dict["move"]

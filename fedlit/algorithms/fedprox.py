@@ -50,11 +50,11 @@ class FedProx(Client):
 
     def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """Stragglers run 1 to E - 1 of the E epochs, drawn uniformly (or 1 to K - 1 of K local steps)."""
-        whole = self.local_steps or self.local_epochs
-        if self.stragglers == 0 or whole == 1:
+        full = self.local_steps or self.local_epochs
+        if self.stragglers == 0 or full == 1:
             return super().local_work(cohort, planned, generator_of)
-        draws = [generator_of(k) for k in range(len(planned))]
-        place = np.argsort(np.argsort([own.random() for own in draws]))
-        late = place < round(self.stragglers * len(planned))
-        share = np.array([own.integers(1, whole) for own in draws])
-        return np.where(late, planned // whole * share, planned)
+        generators = [generator_of(k) for k in range(len(planned))]
+        rank = np.argsort(np.argsort([generator.random() for generator in generators]))
+        late = rank < round(self.stragglers * len(planned))
+        share = np.array([generator.integers(1, full) for generator in generators])
+        return np.where(late, planned // full * share, planned)

@@ -1,12 +1,12 @@
 """Per-FedAvg: Personalized Federated Learning with Theoretical Guarantees (Fallah et al., 2020), Algorithm 1.
 
-The server's model is trained to be a good start: what counts is the loss after one step of each user.
+The server's model is trained to be a good start: the objective is the loss after one step of each user.
 
     local    w~ = w - adapt_lr grad f_i(w; D),   u = grad f_i(w~; D')
              w <- w - lr (u - adapt_lr Hess f_i(w; D'') u), from w = z            eq. 8 and 9: the step starts from w
     server   z <- mean_i w_i over the cohort
 
-D, D', D'' are independent batches of every step. Kept per client: nothing.
+D, D', D'' are independent batches, drawn anew for every step. Kept per client: nothing.
 Readings: `form: exact` differentiates twice, at w; `hf` takes the difference of two gradients at w +- hessian_delta u;
 `fo` leaves the Hessian out. Personal is z after one step of rate adapt_lr on a batch of training data (`adapt_on: test`
 is the protocol of the FedBC paper).

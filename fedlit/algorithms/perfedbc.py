@@ -1,7 +1,7 @@
 """Per-FedBC: FedBC with a meta-gradient, Algorithm 3 of Federated Learning Beyond Consensus.
 
     inner    v <- v - adapt_lr (g_i(v) + 2 dual_i (v - z)), J times from v = w
-    local    w <- w - lr g_i(v), from w = z: first order, the gradient of f_i alone, and the step from w
+    local    w <- w - lr g_i(v), from w = z: a first-order step from w, along the gradient of f_i only
     dual, tolerance and server as in FedBC, with x_i = w
 
 Every inner step and every local step has a batch of its own. Kept per client: dual, tolerance.
@@ -56,9 +56,11 @@ class PerFedBC(FedBC):
         batches: tuple[Batch, ...] = (batch,) if self.batches_per_step == 1 else batch
         v = {name: value.detach() for name, value in self.local_params.items()}
         z = self.global_params
-        for own in batches[:-1]:
+        for inner_batch in batches[:-1]:
             pull = self.shared(subtract(v, z))
-            slope = {k: g + 2 * self.dual * pull[k] if k in pull else g for k, g in self.task_grad(v, own).items()}
+            slope = {
+                k: g + 2 * self.dual * pull[k] if k in pull else g for k, g in self.task_grad(v, inner_batch).items()
+            }
             v = {name: value - self.adapt_lr * slope[name] for name, value in v.items()}
         slope, task = self.task_grad_and_loss(v, batches[-1])
         return {"loss": self.along(slope), "task": task}

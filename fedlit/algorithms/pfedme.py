@@ -1,6 +1,6 @@
 """pFedMe: Personalized Federated Learning with Moreau Envelopes (Dinh, Tran, Nguyen, 2020), Algorithm 1.
 
-Every client's loss is replaced by its Moreau envelope; the minimiser inside is the personal model.
+Every client's loss is replaced by its Moreau envelope; the minimiser of the envelope's problem is the personal model.
 
     inner    theta <- theta - personal_lr (grad f_i(theta; D) + prox (theta - w)), K times on ONE batch D      eq. 8
              or from y = theta + inner_momentum (theta - last theta), Nesterov's accelerated descent
@@ -93,7 +93,7 @@ class PFedMe(Client):
         if self.inner_start == "w":
             return w
         last = self.kept("personal")
-        if isinstance(batch_idx, int):  # the host knows it: no device has to be told
+        if isinstance(batch_idx, int):  # a number on the host: decide here
             return w if batch_idx == 0 else last
         return {name: torch.where(batch_idx == 0, w[name], value) for name, value in last.items()}
 
@@ -105,19 +105,21 @@ class PFedMe(Client):
             slope, task = self.task_grad_and_loss(point, batch)
             slope = {name: slope[name] + self.prox * (point[name] - w[name]) for name in point}
             moved = {name: value - self.personal_lr * slope[name] for name, value in point.items()}
-            if (nu := self.inner_nu) is not None:  # where it is small, the point and so the slope stay as they are
+            if (
+                nu := self.inner_nu
+            ) is not None:  # once the slope is small, the point and so the slope stay as they are
                 moved, theta = unless_small(slope, nu, moved, theta), unless_small(slope, nu, theta, previous)
             previous, theta = theta, moved
         return {name: value.detach() for name, value in theta.items()}, task
 
     def ahead(self, theta: Params, previous: Params) -> Params:
-        """Where Nesterov's descent takes its gradient; θ itself without momentum."""
+        """The point at which Nesterov's descent takes its gradient; θ itself without momentum."""
         if self.inner_momentum == 0:
             return theta
         return {name: value + self.inner_momentum * (value - previous[name]) for name, value in theta.items()}
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
-        """`train_all`: everyone trains; those who were drawn report."""
+        """With `train_all`, all clients train and the drawn ones report."""
         return Selection(list(range(population)), selection.report) if self.train_all else selection
 
     def not_compilable(self) -> str | None:
@@ -129,7 +131,7 @@ class PFedMe(Client):
         return {"personal": RECEIVED}
 
     def carried_states(self) -> tuple[str, ...]:
-        """θ is what the next local round starts from."""
+        """θ, from which the next local round starts."""
         return ("personal",)
 
     def personal_model(self) -> Personal:

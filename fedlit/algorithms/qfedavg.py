@@ -1,6 +1,7 @@
 """q-FedAvg: Fair Resource Allocation in Federated Learning (Li et al., 2019), Algorithm 2.
 
-FedAvg's local step; clients with a larger loss count more, and the server's step is as long as their losses allow.
+Clients take FedAvg's local steps. Those with a larger loss count more, and the losses set the length of the server's
+step.
 
     local    x_k by SGD from z; F_k = f_k(z) over all training data of the client, before training
     server   z <- z - sum_k F_k^q L (z - x_k) / sum_k h_k,   h_k = q F_k^(q-1) |L (z - x_k)|^2 + L F_k^q
@@ -52,7 +53,7 @@ class QFedAvg(Client):
         self.sample_weighted = sample_weighted
 
     def weighting(self) -> QFFL:
-        """Algorithm 2's server step."""
+        """The weighting with Algorithm 2's server step."""
         return QFFL(q=self.q, lipschitz=self.lipschitz, sample_weighted=self.sample_weighted)
 
     def traffic(self) -> tuple[int, int]:

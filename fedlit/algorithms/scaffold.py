@@ -8,9 +8,9 @@ cancels in the average.
     server   x <- x + server_lr mean_i (y_i - x),   c <- c + sum_i (c_i+ - c_i) / N  eq. 5
 
 Kept per client: c_i; by the server: c. All start at zero, so c is the mean of all c_i in every round.
-Readings: option II and uniform weights; K is the number of steps really taken, times the rate really used. Heavy-ball
-momentum m lengthens K steps to about K / (1 - m), which option II would take for a larger gradient: it is refused
-unless `allow_momentum`, which divides by the length that momentum gives.
+Readings: option II and uniform weights; K lr is the sum of the rates of the steps that the client took. Heavy-ball
+momentum m lengthens K steps to about K / (1 - m), which option II would mistake for a larger gradient: it is refused
+unless `allow_momentum` is set, which divides by that length.
 """
 
 from typing import Any, Literal
@@ -81,7 +81,7 @@ class Scaffold(Client):
         return {"server_control": ZEROS}
 
     def server_callbacks(self) -> list[ServerCallback]:
-        """Eq. 4 and 5."""
+        """The callback for eq. 4 and 5."""
         return [ControlVariates(option=self.option, momentum=self.momentum)]
 
     def traffic(self) -> tuple[int, int]:
@@ -107,12 +107,12 @@ class ControlVariates(ServerCallback):
         self._change: Params = {}
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """c goes out with the model."""
+        """Send c with the model."""
         if self.control:
             cohort.sent |= with_prefix("server_control", expand(self.control, len(cohort.clients)))
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """Eq. 4 for everyone who took a step; eq. 5's change of c, from those who report."""
+        """Eq. 4 for every client that took a step, and the change of c in eq. 5, from those that report."""
         old, sent = cohort.model("control"), under_prefix("server_control", cohort.sent)
         lengths = cohort.lr_sums * path_lengths(cohort.steps, self.momentum) / cohort.steps.clamp(min=1)
         new = {
@@ -125,14 +125,14 @@ class ControlVariates(ServerCallback):
         changes = {name: (new[name] - old[name])[cohort.reports].sum(0) for name in old}
         self._change = {name: value / cohort.population for name, value in changes.items()}
 
-    def _renewed(self, name: str, own: Tensor, server: Tensor, cohort: TrainedCohort, lengths: Tensor) -> Tensor:
+    def _renewed(self, name: str, control: Tensor, server: Tensor, cohort: TrainedCohort, lengths: Tensor) -> Tensor:
         if self.option == "I":
             return cohort.grad_received[name]
         path = cohort.received[name] - cohort.params[name]
-        return own - server + path / per_client(lengths, path).to(path.dtype)
+        return control - server + path / per_client(lengths, path).to(path.dtype)
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
-        """c moves when the round is complete."""
+        """Replace c, now that the server has stepped (eq. 5)."""
         self.control = {
             name: self.control[name] + change if self.control else change for name, change in self._change.items()
         }
@@ -142,11 +142,11 @@ class ControlVariates(ServerCallback):
         return {"control": self.control}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """The inverse."""
+        """The inverse of `state_dict`."""
         self.control = state_dict["control"]
 
 
 def path_lengths(steps: Tensor, momentum: float) -> Tensor:
-    """(clients,) how many unit gradients K heavy-ball steps add up to: sum over k of (1 - m^k) / (1 - m); K without."""
+    """(clients,) length of K heavy-ball steps along a unit gradient: sum_k (1 - m^k) / (1 - m); K without momentum."""
     counts = steps.double()
     return (counts - momentum * (1 - momentum**counts) / (1 - momentum)) / (1 - momentum)

@@ -1,4 +1,4 @@
-"""A client: the contract of an algorithm, steps, tasks, local optimisers, the cohort, the rows that clients keep.
+"""A client: the contract of an algorithm, steps, tasks, local optimisers, the cohort, and the rows that clients keep.
 
-How steps are run is not here: that is in `engines`.
+The code that trains clients is not here: it is in `engines`.
 """

@@ -1,53 +1,36 @@
 """Client(LightningModule): the contract that an algorithm fills in.
 
 A client is a net, per-sample losses, a local objective (`training_step`) and local options. It sees the model it
-received, its own state rows and its own data, nothing else. What it does not do: visit clients, choose batches,
-average. Engines and the loop do that, the same way for every algorithm.
+received, its own state rows and its own data, nothing else. It does not visit clients, choose batches or average:
+engines and the loop do that, in the same way for every algorithm.
 
-Everything a step reads that differs by client or round (the received model, what the client kept) is a buffer, so the
-sequential engine sets it and the vectorized engine maps over it.
+Everything that a step reads and that differs by client or round (the received model, what the client kept) is a buffer
+(`state_buffers.py`). What Lightning calls is in `lightning_client.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal, Never
 
 import numpy as np
-import torch
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.trainer.states import TrainerFn
-from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
-from fedlit.client.states import INITIAL, RECEIVED, ModelRow, StateSpec, check_state_names
-from fedlit.client.step import Batch, Batches, Personal, Phase, StepOutput, TensorGroup, buffer_name, parse_step_output
-from fedlit.client.step_errors import changed_in_place, check_step_output, explain_step_error
+from fedlit.client.state_buffers import StateBuffers
+from fedlit.client.step import Batch, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, Task, find_task
 from fedlit.client.weights_file import WeightsFile
-from fedlit.errors import ConfigError, require
+from fedlit.errors import require
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
-from fedlit.params import Params, dot, expand, sq_norm, subtract, with_prefix
+from fedlit.params import Params, dot, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded, refuse_unknown
 
 
-class _Task(nn.Module):
-    """A client's task loss as a module's forward, so that functional_call can replace the net's parameters."""
-
-    def __init__(self, client: "Client") -> None:
-        super().__init__()
-        self.client = client
-
-    def forward(self, batch: Batch) -> Tensor:
-        return self.client.task_loss(batch)
-
-
-class Client(Recorded, LightningModule):
+class Client(Recorded, StateBuffers):
     """Base of every algorithm; on its own it is federated averaging's client.
 
     Args:
@@ -80,20 +63,15 @@ class Client(Recorded, LightningModule):
     """
 
     weights: str = "samples"
-    """Name of the weighting that holds unless the trainer is given another."""
-    batches_per_step: int = 1
-    """Above 1, a step gets a tuple of that many independent batches."""
+    """Name of the default weighting; `trainer.weights` replaces it."""
     needs: frozenset[str] = frozenset()
-    """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
+    """Which of `risk_received`, `risk_trained` and `grad_received` the loop measures for it in each round."""
     server_lr: float = 1.0
     """Factor on the averaged update, before the server's optimiser takes its step."""
     pools_data: bool = False
-    """Whether one client trains on everybody's data: the yardstick without federation."""
-    _stepping: bool = False
-    _create_servers: Callable[[], list[torch.optim.Optimizer]] | None = None
-    """Whether a local step is running."""
+    """Whether one client trains on everybody's data, as the reference without federation."""
     shown_states: Mapping[str, ShownState] = {}
-    """Words and curves for numbers of `state_spec`; others are called by their name and have their mean."""
+    """Label and curves of the numbers in `state_spec`; by default the label is the name, and the curve is the mean."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -129,32 +107,10 @@ class Client(Recorded, LightningModule):
     ) -> None:
         super().__init__()
         refuse_unknown(self, unknown)
-        require(lr > 0, f"model.lr is {lr}, but a learning rate must be above 0.")
-        require(0 <= momentum < 1, f"model.momentum is {momentum}; give a number from 0 up to, but not including, 1.")
-        require(0 <= extrapolation < 1, f"model.extrapolation is {extrapolation}; give 0 or more and below 1.")
-        require(box is None or box > 0, f"model.box is {box}; give a number above 0, or none.")
         require(
             len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
             f"model.betas is {list(betas)}; give two numbers from 0 up to, but not including, 1.",
         )
-        require(eps > 0, f"model.eps is {eps}; give a number above 0.")
-        require(weight_decay >= 0, f"model.weight_decay is {weight_decay}; give 0 or more.")
-        require(l2 >= 0, f"model.l2 is {l2}; give 0 or more.")
-        require(clip is None or clip > 0, f"model.clip is {clip}; give a norm above 0, or leave it out.")
-        require(batch_size >= 1, f"model.batch_size is {batch_size}; a batch has at least 1 row.")
-        require(local_epochs >= 1, f"model.local_epochs is {local_epochs}; give 1 or more.")
-        require(local_steps is None or local_steps >= 1, f"model.local_steps is {local_steps}; give 1 or more.")
-        require(most_steps is None or most_steps >= 1, f"model.most_steps is {most_steps}; give 1 or more.")
-        require(
-            local_unit == "step" or local_steps is None,
-            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
-        )
-        require(
-            local_unit == "step" or most_steps is not None,
-            "model.local_unit is 'epoch', the unit of the K_i that model.most_steps draws, but no most_steps is given. "
-            "Give it, or leave local_unit out: local_epochs is the same number for all.",
-        )
-        require(0 < lr_decay <= 1, f"model.lr_decay is {lr_decay}; give a factor above 0 and at most 1.")
         self.automatic_optimization = False
         self.net = net
         self.lr = lr
@@ -177,6 +133,7 @@ class Client(Recorded, LightningModule):
         self.keep_optimizer = keep_optimizer
         self.keep_local = keep_local
         self.average_kept = average_kept
+        self._check_local_options()
         self._task = find_task(task)
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
@@ -186,10 +143,45 @@ class Client(Recorded, LightningModule):
             f"name of a module or tensor such as {list(net.state_dict())[-1]}.",
         )
 
-    # ---- what an algorithm may override ---------------------------------------------------------------------------
+    def _check_local_options(self) -> None:
+        """ConfigError for the first local option that is out of range or contradicts another."""
+        require(self.lr > 0, f"model.lr is {self.lr}, but a learning rate must be above 0.")
+        require(
+            0 <= self.momentum < 1,
+            f"model.momentum is {self.momentum}; give a number from 0 up to, but not including, 1.",
+        )
+        require(
+            0 <= self.extrapolation < 1, f"model.extrapolation is {self.extrapolation}; give 0 or more and below 1."
+        )
+        require(self.box is None or self.box > 0, f"model.box is {self.box}; give a number above 0, or none.")
+        require(self.eps > 0, f"model.eps is {self.eps}; give a number above 0.")
+        require(self.weight_decay >= 0, f"model.weight_decay is {self.weight_decay}; give 0 or more.")
+        require(self.l2 >= 0, f"model.l2 is {self.l2}; give 0 or more.")
+        require(self.clip is None or self.clip > 0, f"model.clip is {self.clip}; give a norm above 0, or leave it out.")
+        require(self.batch_size >= 1, f"model.batch_size is {self.batch_size}; a batch has at least 1 row.")
+        require(self.local_epochs >= 1, f"model.local_epochs is {self.local_epochs}; give 1 or more.")
+        require(
+            self.local_steps is None or self.local_steps >= 1,
+            f"model.local_steps is {self.local_steps}; give 1 or more.",
+        )
+        require(
+            self.most_steps is None or self.most_steps >= 1, f"model.most_steps is {self.most_steps}; give 1 or more."
+        )
+        require(
+            self.local_unit == "step" or self.local_steps is None,
+            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
+        )
+        require(
+            self.local_unit == "step" or self.most_steps is not None,
+            "model.local_unit is 'epoch', the unit of the K_i that model.most_steps draws, but no most_steps is given. "
+            "Give it, or leave local_unit out: local_epochs is the same number for all.",
+        )
+        require(0 < self.lr_decay <= 1, f"model.lr_decay is {self.lr_decay}; give a factor above 0 and at most 1.")
+
+    # ---- what an algorithm may override, with the states of `StateBuffers` -----------------------------------------
 
     def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
-        """(rows,) one loss per row of the net's output; the task's unless overridden."""
+        """(rows,) one loss per row of the net's output; by default the task's."""
         return self._task.row_losses(output, y)
 
     def sample_losses(self, batch: Batch) -> Tensor:
@@ -204,37 +196,25 @@ class Client(Recorded, LightningModule):
         """
         return self.task_loss(batch)
 
-    def state_spec(self) -> StateSpec:
-        """Rows kept per client with their initial value: a number, or RECEIVED, INITIAL, ZEROS for a whole model."""
-        return {}
-
-    def sent_spec(self) -> StateSpec:
-        """What the server sends beside z, as in `state_spec`; a callback changes it in `cohort.sent`."""
-        return {}
-
-    def carried_states(self) -> tuple[str, ...]:
-        """States that a step returns, changed, for the next step to read."""
-        return ()
-
     def phases(self) -> list[Phase]:
         """Local solves of a round, in order."""
         return [Phase()]
 
     def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
-        """(clients,) local steps, given those that the options plan; 0 = does not train this round.
+        """(clients,) local steps of each client, from those that the options plan; 0 means no training this round.
 
         With `most_steps`, K_i ~ U{1 .. most_steps}. What the k-th client draws comes from `generator_of(k)`, which is
         keyed by (seed, round, client).
         """
         if self.most_steps is None:
             return planned
-        drawn = np.array([generator_of(k).integers(1, self.most_steps + 1) for k in range(len(planned))])
+        counts = np.array([generator_of(k).integers(1, self.most_steps + 1) for k in range(len(planned))])
         if self.local_unit == "epoch":
-            drawn = drawn * planned // self.local_epochs
-        return np.where(planned > 0, drawn, 0)
+            counts = counts * planned // self.local_epochs
+        return np.where(planned > 0, counts, 0)
 
     def select(self, selection: Selection, population: int, generator: np.random.Generator) -> Selection:
-        """Who trains and who reports, given the sampler's answer; more may train than report."""
+        """Change who trains and who reports; `selection` is the sampler's answer, and more may train than report."""
         return selection
 
     def local_optimizer(self) -> LocalOptimizer:
@@ -242,18 +222,24 @@ class Client(Recorded, LightningModule):
         return make_optimizer(self.optimizer, {name: getattr(self, name) for name in OPTION_DEFAULTS})
 
     def check_clients(self, population: int, served: int, reporting: int) -> None:
-        """Refuse options that do not fit so many clients, of whom so many report in a round; before any training."""
+        """Refuse, before any training, options that do not fit these numbers of clients.
+
+        Args:
+            population: clients of the federation.
+            served: clients of each server, at most.
+            reporting: clients that report to a server in a round.
+        """
 
     def server_callbacks(self) -> list[Any]:
-        """Server callbacks that this algorithm needs; the user's own of the same role replace them."""
+        """Server callbacks that this algorithm needs; a user's callback of the same role replaces one."""
         return []
 
     def weighting(self) -> Any:
-        """The weighting that holds unless the trainer is given one: a name or a Weighting."""
+        """The default weighting: a name or a Weighting; `trainer.weights` replaces it."""
         return self.weights
 
     def personal_model(self) -> Personal:
-        """Which model is measured as personal/*: x_i, or z with what stays with the user."""
+        """Which model is measured as personal/*: x_i, or z with the tensors of `keep_local` where it names some."""
         return Personal("global") if self.local_tensors else Personal()
 
     def not_compilable(self) -> str | None:
@@ -261,20 +247,20 @@ class Client(Recorded, LightningModule):
         return None
 
     def traffic(self) -> tuple[int, int]:
-        """Numbers sent to and from a client in a round: (down, up); by default the model each way."""
+        """How many numbers a client receives and sends in a round: (down, up); by default the model, and n_i up."""
         return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
 
     def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
-        """A phase of the round is over for the whole cohort, and the next one, if there is one, has not begun.
+        """Runs after each phase, when the whole cohort has finished it.
 
-        It may change `cohort.state` and, where a phase has trained the model that is sent, `cohort.params`. The clients
-        of several servers may be in one cohort, and the server has heard of none of them: treat each client by itself.
+        It may change `cohort.state` and, once a phase has trained the model that is sent, `cohort.params`. The cohort
+        may hold clients of several servers, which have received nothing from them yet: treat each client by itself.
         """
 
     # ---- what an algorithm may call --------------------------------------------------------------------------------
 
     def task_loss(self, batch: Batch) -> Tensor:
-        """f_i on a batch: the mean of the sample losses over its real rows, and the l2 term where there is one."""
+        """f_i on a batch: the mean of the sample losses over its real rows, plus the l2 term if there is one."""
         loss = (self.sample_losses(batch) * batch.row_weights).sum()
         return loss + self.l2_term(self.local_params) if self.l2 else loss
 
@@ -284,12 +270,12 @@ class Client(Recorded, LightningModule):
 
     @property
     def task(self) -> Task:
-        """What the net is to learn: the loss of a row, and what is measured."""
+        """What the net is to learn: the loss of a row, and the measures of its predictions."""
         return self._task
 
     @property
     def init_from(self) -> WeightsFile | None:
-        """The file with the initial weights, where there is one."""
+        """The file with the initial weights, if there is one."""
         return self._init_from
 
     @property
@@ -305,13 +291,13 @@ class Client(Recorded, LightningModule):
         return received.read()
 
     def distance_to_global(self) -> Tensor:
-        """|x_i - z|^2, without a factor 1/2; what stays with the client is not part of it."""
+        """|x_i - z|^2, without a factor 1/2, over the tensors that do not stay with the client."""
         moved = subtract(self.local_params, self.global_params)
         shared = self.shared(moved)
         return sq_norm(shared) if shared else next(iter(moved.values())).new_zeros(())
 
     def shared(self, params: Params) -> Params:
-        """Without the tensors that stay with the client: terms that tie it to the server leave those alone."""
+        """These parameters without those that stay with the client, which no term ties to the server."""
         return {name: value for name, value in params.items() if name not in self.local_tensors}
 
     @cached_property
@@ -331,23 +317,12 @@ class Client(Recorded, LightningModule):
 
     @property
     def model_numbers(self) -> int:
-        """Numbers of a model on its way: parameters and buffers without those that stay with the client."""
-        held = self.net.state_dict()
-        return sum(value.numel() for name, value in held.items() if name not in self.local_tensors)
-
-    def sent(self, name: str) -> Params:
-        """What the server sent under this name (`sent_spec`)."""
-        return self.kept(name)
-
-    def kept(self, name: str) -> Params:
-        """A whole-model state (`state_spec`) as a parameter dict."""
-        group = getattr(self, name)
-        if not isinstance(group, TensorGroup):
-            raise ConfigError(f"'{name}' of {type(self).__name__} is one number, not a whole model. Write self.{name}.")
-        return group.read()
+        """How many numbers a model that is sent has: parameters and buffers without those that stay with the client."""
+        tensors = self.net.state_dict()
+        return sum(value.numel() for name, value in tensors.items() if name not in self.local_tensors)
 
     def along(self, direction: Params) -> Tensor:
-        """<stopgrad(direction), x_i>: a loss whose gradient is the direction; 0 along none."""
+        """<stopgrad(direction), x_i>: a loss whose gradient is the direction; 0 if the direction is empty."""
         fixed = {name: value.detach() for name, value in direction.items()}
         return dot(fixed, self.local_params) if fixed else next(iter(self.local_params.values())).new_zeros(())
 
@@ -359,7 +334,7 @@ class Client(Recorded, LightningModule):
         """The gradient and the task loss itself."""
 
         def loss(at: Params) -> Tensor:
-            value: Tensor = functional_call(_Task(self), with_prefix("client.net", at), (batch,))
+            value: Tensor = functional_call(_TaskLoss(self), with_prefix("client.net", at), (batch,))
             return value
 
         slope, value = grad_and_value(loss)(params)
@@ -367,97 +342,17 @@ class Client(Recorded, LightningModule):
 
     # ---- what engines and loop call ------------------------------------------------------------------------------
 
-    def prepare(self) -> None:
-        """Register the received model and the state rows as buffers of this client (once)."""
-        if self.is_prepared:
-            return
-        self.check_states()
-        params = {name: value.detach() for name, value in self.net.named_parameters()}
-        self.received = TensorGroup(params)
-        like = next(iter(params.values()))
-        for name, initial in (self.state_spec() | self.sent_spec()).items():
-            if isinstance(initial, ModelRow):
-                self.add_module(name, TensorGroup(params))
-            else:
-                self.register_buffer(name, like.new_tensor(initial), persistent=False)
-
-    @property
-    def is_prepared(self) -> bool:
-        """Whether the states are attributes of this client."""
-        return "received" in self._modules
-
-    def check_states(self) -> None:
-        """Refuse states that could not be told apart from something else, before they become attributes."""
-        if self.is_prepared:
-            return
-        attributes = {*dir(type(self)), *vars(self), *self._parameters, *self._buffers, *self._modules}
-        check_state_names(type(self).__name__, self.state_spec(), self.sent_spec(), self.carried_states(), attributes)
-
-    def initial_rows(self, spec: StateSpec, received: Params, initial: Params) -> dict[str, Tensor]:
-        """Stacked first values of a spec, for clients that received these models; `initial` is z^0."""
-        if not spec:
-            return {}
-        like = next(iter(received.values()))
-        count = like.shape[0]
-        rows: dict[str, Tensor] = {}
-        for name, value in spec.items():
-            if not isinstance(value, ModelRow):
-                rows[name] = like.new_full((count,), value)
-            elif value is RECEIVED:
-                rows |= with_prefix(name, received)
-            else:
-                model = initial if value is INITIAL else {key: torch.zeros_like(own) for key, own in initial.items()}
-                rows |= with_prefix(name, expand(model, count))
-        return rows
-
-    def context(self, cohort: Cohort) -> dict[str, Tensor]:
-        """Stacked: what a step reads beside the parameters, under the names of this client's buffers."""
-        rows = with_prefix("received", cohort.received) | cohort.sent | cohort.state
-        return {buffer_name(name): value for name, value in rows.items()}
-
-    def carried_rows(self, cohort: Cohort) -> dict[str, Tensor]:
-        """Stacked: the rows that a step may change, under the names of this client's buffers."""
-        names = self.carried_states()
-        return {buffer_name(name): rows for name, rows in cohort.state.items() if name.partition(".")[0] in names}
-
-    def run_step(self, method: str, batch: Batches, batch_idx: int | Tensor) -> StepOutput:
-        """Call the step and bring its answer into one form; what the step was given must be as it was."""
-        given, step = self._given(), f"{type(self).__name__}.{method}"
-        self._stepping = True
-        try:
-            output = getattr(self, method)(batch, batch_idx)
-        except Exception as error:
-            mistake = explain_step_error(error, step, self.batches_per_step, self.net)
-            if mistake is None:
-                raise
-            raise mistake from error
-        finally:
-            self._stepping = False
-        for name, (tensor, version) in self._given().items():
-            if given[name][0] is not tensor or given[name][1] != version:
-                raise ConfigError(changed_in_place(step, f"'{name}'"))
-        check_step_output(output, step, self.carried_states())
-        return parse_step_output(output)
-
-    def _given(self) -> dict[str, tuple[Tensor, int]]:
-        """What a step may only read, each with torch's count of the changes in place: that costs no comparison."""
-        held = {name: value for name, value in self._buffers.items() if value is not None}
-        for group, module in self._modules.items():
-            if isinstance(module, TensorGroup):
-                held |= with_prefix("global_params" if group == "received" else group, module.read())
-        return {name: (value, value._version) for name, value in held.items()}
-
     def score(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """(rows,) losses and (rows, k) what the task's measures add up, of the net with these tensors, untrained."""
+        """(rows,) losses and (rows, k) summands of the task's measures, for the net with these tensors."""
         return self.scored(self.output(params, x), y)
 
     def output(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """What the net gives with these tensors."""
+        """The net's output with these tensors."""
         output: Tensor = functional_call(self.net, dict(params), (x,))
         return output
 
     def scored(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Losses and what measures add up, of rows that may belong to several models."""
+        """Losses and summands of the measures for each output row; the rows may belong to several models."""
         return {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
 
     def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
@@ -468,84 +363,27 @@ class Client(Recorded, LightningModule):
         return batches * self.local_epochs
 
     def batches_per_epoch(self, sizes: np.ndarray) -> np.ndarray:
-        """(clients,) mini-batches in a pass over the data; BatchNorm cannot use one of a single row."""
+        """(clients,) mini-batches in a pass over the data; with BatchNorm a last batch of one row is left out."""
         full, ragged = np.divmod(sizes, self.batch_size)
         ragged_counts = (ragged >= self.fewest_rows) & ~(self.drop_last & (full > 0))
         return np.asarray(full + ragged_counts)
 
     @cached_property
     def fewest_rows(self) -> int:
-        """Rows that a batch needs: BatchNorm has no statistics of one."""
+        """Fewest rows of a batch: BatchNorm needs two for its statistics."""
         return 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round."""
         return float(self.lr * self.lr_decay**round)
 
-    # ---- Lightning -------------------------------------------------------------------------------------------------
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The net's output, so that a Client can be used as a model."""
-        output: Tensor = self.net(x)
-        return output
+class _TaskLoss(nn.Module):
+    """A client's task loss as a module's forward, so that functional_call can replace the net's parameters."""
 
-    @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Lightning's: the client with a checkpoint's z. A checkpoint holds no options: give the net and the others."""
-        if "net" not in kwargs:
-            raise ConfigError(
-                f"{cls.__name__}.load_from_checkpoint needs the net, whose class a checkpoint does not hold: give "
-                f"net=… as in the run's config.yaml. `fedlit evaluate RUN` and `fedlit export RUN` need nothing."
-            )
-        return super().load_from_checkpoint(checkpoint_path, *args, **{"weights_only": True, **kwargs})
+    def __init__(self, client: Client) -> None:
+        super().__init__()
+        self.client = client
 
-    def configure_optimizers(self) -> OptimizerLRScheduler:
-        """The server's optimiser, over z: Lightning saves and restores it. Not to be overridden."""
-        if self._create_servers is None:
-            raise ConfigError(f"{type(self).__name__} has no server yet. Train it with FederatedTrainer.fit.")
-        return self._create_servers()
-
-    @contextmanager
-    def served_by(self, create_servers: Callable[[], list[torch.optim.Optimizer]]) -> Iterator[None]:
-        """Within the block, `configure_optimizers` gives what this function does: it creates the servers of a run."""
-        self._create_servers = create_servers
-        try:
-            yield
-        finally:
-            self._create_servers = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        """A copy of a client belongs to no run; Lightning forgets the trainer likewise."""
-        return super().__getstate__() | {"_create_servers": None}
-
-    @property
-    def trainer(self) -> Trainer:
-        """Lightning's trainer, refused inside a local step."""
-        if self._stepping:
-            raise ConfigError(
-                "self.trainer (or current_epoch or global_step, which ask it) was read inside a local step. A step may "
-                "read its batch, the net, global_params, the states of state_spec() and what the server sent: it is "
-                "traced once and run for many clients at a time. Let a server callback write what differs by round "
-                "into cohort.sent, and declare it in sent_spec()."
-            )
-        return super().trainer
-
-    @trainer.setter
-    def trainer(self, trainer: Trainer | None) -> None:
-        if trainer is not None and trainer.state.fn == TrainerFn.FITTING and not hasattr(trainer, "loop"):
-            name = type(self).__name__
-            raise ConfigError(
-                f"{name} was given to Lightning's own Trainer, which does not know clients and servers. Use fedlit's: "
-                f"fedlit.FederatedTrainer(rounds=100).fit({name}(net), datamodule=data)."
-            )
-        LightningModule.trainer.fset(self, trainer)  # type: ignore[attr-defined]  # a property, to mypy a plain value
-
-    def log(self, *args: Any, **kwargs: Any) -> None:
-        """Lightning's log, refused inside a local step."""
-        if self._stepping:
-            raise ConfigError(
-                "self.log was called inside a local step. A step is traced once and run for many clients at a time, so "
-                "it cannot log. Return the number as 'task' in the step's dict, or add it in a server callback's "
-                "on_round_metrics."
-            )
-        super().log(*args, **kwargs)
+    def forward(self, batch: Batch) -> Tensor:
+        return self.client.task_loss(batch)

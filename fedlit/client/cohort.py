@@ -4,30 +4,37 @@
     TrainedCohort   has trained        hooks on_phase_end, on_cohort_trained
     WeighedCohort   is weighed         hooks on_pseudo_gradient and later
 
-A field of a later stage does not exist yet: a type checker sees it, and an error says which hook has it. It is not what
-outlives the round: that is `states.ClientStates`.
+A field of a later stage does not exist yet. A type checker reports it, and the error at run time names the first hook
+that has it. What is kept from round to round is not here: see `states.ClientStates`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from itertools import accumulate
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.params import Params, concat_all_rows, concat_rows, stacked_sq_norm, under_prefix
+from fedlit.client.cohort_stack import (
+    CohortStack,
+    Stacked,
+    StackPart,
+    put_rows,
+    refuse_early_reads,
+    stack_of,
+    stacked_fields,
+    take_rows,
+)
+from fedlit.params import Params, stacked_sq_norm, under_prefix
 
-T = TypeVar("T", Tensor, Params)
 C = TypeVar("C", bound="Cohort")
 
 _NO_NUMBERS = torch.zeros(0, dtype=torch.float64)
 """An empty tensor that all cohorts share: making 100 takes time."""
 _NEEDED = "a client, weighting or callback that `needs` it takes part"
-_EARLY = "cohort.{} is read too early: it is filled once {}."
 
 
 @dataclass
@@ -37,125 +44,13 @@ class Selection:
     train: list[int]
     report: list[int]
     order: list[list[int]] = field(default_factory=list)
-    """Candidates in the order in which the sampler would take them, group by group; empty where it has no order."""
-
-
-@dataclass(eq=False)
-class CohortStack:
-    """The stacked fields of the cohorts of an event, server after server.
-
-    A hundred servers with ten clients each are a thousand rows for the arithmetic, and a hundred cohorts for those who
-    look at one. What is gathered or trained for all of them stays in one piece; a server's part is cut out, as a view,
-    when it is read.
-    """
-
-    counts: list[int]
-    """Clients of each server."""
-    fields: dict[str, Any]
-    """By name: a tensor or a stacked dict, with a row for each client."""
-    models: dict[str, Params] = field(default_factory=dict)
-    """The same with a row for each server, which all of its clients receive."""
-    repeated: dict[str, Params] = field(default_factory=dict)
-    """Models with a row for each client, as far as they were asked for."""
-
-    def __post_init__(self) -> None:
-        self._ends = list(accumulate(self.counts))
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.fields or name in self.models
-
-    def part(self, name: str, place: int) -> Any:
-        """A field of one server's cohort (views)."""
-        count, end = self.counts[place], self._ends[place]
-        if name not in self.fields:
-            models = self.models[name]
-            return {key: value[place].expand(count, *value.shape[1:]) for key, value in models.items()}
-        value = self.fields[name]
-        if len(self.counts) == 1:
-            return value
-        if isinstance(value, Tensor):
-            return value[end - count : end]
-        return {key: own[end - count : end] for key, own in value.items()}
-
-    def all(self, name: str) -> Any:
-        """A field of all cohorts; models are repeated for the clients of each server."""
-        if name in self.fields:
-            return self.fields[name]
-        if len(self.counts) == 1:
-            return self.part(name, 0)
-        if name not in self.repeated:
-            servers = torch.repeat_interleave(torch.tensor(self.counts))
-            models = self.models[name]
-            self.repeated[name] = {key: value.index_select(0, servers) for key, value in models.items()}
-        return self.repeated[name]
-
-
-class Stacked(Generic[T]):
-    """A field of a cohort with a row for each client: a tensor, or a dict of tensors.
-
-    Args:
-        default: what it is where nobody has filled it.
-        when: when it is filled, for an error; where there is no default.
-        apart: whether cohorts that are joined leave it out.
-    """
-
-    name = ""
-
-    def __init__(self, default: Callable[[], T] | None = None, *, when: str = "", apart: bool = False) -> None:
-        self.default: Callable[[], T] | None = default
-        self.when = when
-        self.apart = apart
-
-    def __set_name__(self, owner: type["Cohort"], name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, cohort: None, owner: type["Cohort"]) -> "Stacked[T]": ...
-    @overload
-    def __get__(self, cohort: "Cohort", owner: type["Cohort"]) -> T: ...
-    def __get__(self, cohort: "Cohort | None", owner: type["Cohort"]) -> "Stacked[T] | T":
-        if cohort is None:
-            return self
-        try:
-            part: T = cohort.parts[self.name]
-        except KeyError:
-            part = cohort.parts[self.name] = self._read(cohort)
-        return part
-
-    def __set__(self, cohort: "Cohort", value: T) -> None:
-        cohort.parts[self.name] = value
-
-    def _read(self, cohort: "Cohort") -> T:
-        if self.name in cohort.stack:
-            part: T = cohort.stack.part(self.name, cohort.place)
-            return part
-        if self.default is None:
-            raise AttributeError(_EARLY.format(self.name, self.when or "the cohort is gathered (hook on_cohort_start)"))
-        return self.default()
-
-    def is_in(self, cohort: "Cohort") -> bool:
-        """Whether it is filled."""
-        return self.name in cohort.parts or self.name in cohort.stack
-
-    def of(self, cohorts: Sequence["Cohort"]) -> T:
-        """The field of several cohorts, one below the other; as it lies, where no part of it was read or replaced."""
-        stack = stack_of(cohorts)
-        if stack is not None and self.name in stack and not any(self.name in cohort.parts for cohort in cohorts):
-            whole: T = stack.all(self.name)
-            return whole
-        parts: list[Any] = [self.__get__(cohort, Cohort) for cohort in cohorts]
-        joined: T = concat_rows(parts) if isinstance(parts[0], Tensor) else concat_all_rows(parts)  # type: ignore[assignment]
-        return joined
+    """Candidates of each group, in the order in which the sampler takes them; empty for a sampler without an order."""
 
 
 @dataclass(eq=False, kw_only=True)
-class Cohort:
+class Cohort(StackPart):
     """The clients of a round, gathered; the client is the first dimension of every stacked field."""
 
-    stack: CohortStack = field(repr=False)
-    """The clients of all servers of the event."""
-    place: int = field(default=0, repr=False)
-    """Which of the servers this cohort belongs to."""
     round: int
     """Rounds that its server had finished before this one; the first round has number 0."""
     run_round: int = 1
@@ -172,15 +67,12 @@ class Cohort:
     """Names of the tensors that stay with each client and are not averaged."""
     duration_s: float = 0.0
     """Simulated seconds from the server's start of this round until it has its reports; 0 without a clock."""
-    parts: dict[str, Any] = field(default_factory=dict, repr=False)
-    """Stacked fields that were read or replaced, by name."""
-
     reports = Stacked[Tensor]()
     """(clients,) bool: who sends its model to the server. Weights and metrics see only these."""
     sizes = Stacked[Tensor]()
     """(clients,) n_i: training samples."""
     steps = Stacked[Tensor]()
-    """(clients,) local steps of this round; 0 does not train, and keeps the client's rows unless another phase does."""
+    """(clients,) local steps of this round; a client with 0 in all phases keeps its rows."""
     received = Stacked[Params]()
     """The model each client received (an expanded view where all received the same)."""
     received_buffers = Stacked[Params]()
@@ -188,11 +80,11 @@ class Cohort:
     state = Stacked[Params]()
     """Rows of `Client.state_spec`; whole models stand under `name.parameter`."""
     sent = Stacked[Params](dict)
-    """What the server sends beside z (`Client.sent_spec`), filled in on_cohort_start; as in `state`."""
+    """What the server sends besides z (`Client.sent_spec`), filled in on_cohort_start; named as in `state`."""
     optimizer_state = Stacked[Params](dict)
-    """State of the local optimiser, where it is kept between rounds (`keep_optimizer`)."""
+    """State of the local optimiser, if it is kept between rounds (`keep_optimizer`)."""
     seconds = Stacked[Tensor](lambda: _NO_NUMBERS)
-    """(clients,) simulated seconds until the report of each of those who report is back; empty without a clock."""
+    """Simulated seconds until each client's report is back, for those that were to report; empty without a clock."""
     risk_received = Stacked[Tensor](when=f"{_NEEDED} (hook on_cohort_start)")
     """(clients,) mean loss of the received model on each client's training data, in evaluation mode; if needed."""
     grad_received = Stacked[Params](when=f"{_NEEDED} (hook on_cohort_start)")
@@ -229,12 +121,12 @@ class Cohort:
 
     @property
     def trained(self) -> Tensor:
-        """(clients,) bool: who took a step in any phase of the round so far. The others keep all their rows."""
+        """(clients,) bool: who has taken a step in this round. The others keep all their rows."""
         return torch.zeros(len(self.clients), dtype=torch.bool)
 
     @property
     def staleness(self) -> Tensor:
-        """(clients,) steps that the server took since it sent each client its model."""
+        """(clients,) steps that the server has taken since it sent each client its model."""
         return torch.tensor([self.round - drawn for drawn in self.draw_rounds])
 
     def model(self, name: str) -> Params:
@@ -246,13 +138,13 @@ class Cohort:
         return self.received if start == "received" else self.model(start), self.received_buffers
 
     def take(self: C, rows: Sequence[int]) -> C:
-        """Some of the clients, as a cohort of their own: what happens to it does not touch this one."""
+        """Some of the clients, copied into a cohort of their own."""
         index = torch.tensor(rows)
-        parts = {name: _rows_of(value, index) for name, value in self.filled().items()}
+        parts = {name: take_rows(value, index) for name, value in self.filled().items()}
         return replace(
             self,
             stack=CohortStack([len(rows)], {}),
-            place=0,
+            server_index=0,
             clients=[self.clients[k] for k in rows],
             draw_rounds=[self.draw_rounds[k] for k in rows],
             lrs=[self.lrs[k] for k in rows],
@@ -260,28 +152,28 @@ class Cohort:
         )
 
     def filled(self) -> dict[str, Any]:
-        """Its stacked fields by name, but for those that are joined with nobody's."""
+        """The filled stacked fields by name, without those that are never joined (`Stacked.apart`)."""
         names = stacked_fields(type(self)).items()
-        return {name: getattr(self, name) for name, own in names if own.is_in(self) and not own.apart}
+        return {name: getattr(self, name) for name, stacked in names if stacked.is_in(self) and not stacked.apart}
 
     @classmethod
     def join(cls: type[C], cohorts: Sequence[C], names: Sequence[str] = ()) -> C:
-        """The clients of several servers as one cohort; a single one is itself.
+        """The clients of several servers as one cohort; a single cohort is returned as it is.
 
         Args:
             cohorts: one for each server, all of one stage.
-            names: the stacked fields that are joined; all that are filled unless given.
+            names: the stacked fields to join; all filled ones by default.
         """
         first = cohorts[0]
         if len(cohorts) == 1:
             return first
         known = stacked_fields(type(first))
-        asked = names or [name for name, own in known.items() if own.is_in(first) and not own.apart]
+        joined = names or [name for name, stacked in known.items() if stacked.is_in(first) and not stacked.apart]
         clients = [client for cohort in cohorts for client in cohort.clients]
         return replace(
             first,
-            stack=CohortStack([len(clients)], {name: known[name].of(cohorts) for name in asked}),
-            place=0,
+            stack=CohortStack([len(clients)], {name: known[name].of(cohorts) for name in joined}),
+            server_index=0,
             clients=clients,
             draw_rounds=[drawn for cohort in cohorts for drawn in cohort.draw_rounds],
             lrs=[rate for cohort in cohorts for rate in cohort.lrs],
@@ -295,7 +187,7 @@ class Cohort:
         return self._first_by(lambda size: -size)
 
     def smallest_client(self) -> int:
-        """The same with the fewest."""
+        """Position of the reporting client with the fewest training samples; ties go to the lowest id."""
         return self._first_by(lambda size: size)
 
     def _first_by(self, order: Callable[[int], int]) -> int:
@@ -311,7 +203,7 @@ class TrainedCohort(Cohort):
     """Clients that train or have trained."""
 
     params = Stacked[Params](when=_TRAINED)
-    """x_i: the models after local training; what was received before the first phase."""
+    """x_i: the models after local training; before the first phase, the received models."""
     buffers = Stacked[Params](when=_TRAINED)
     """The net's buffers after local training."""
     losses = Stacked[Tensor](when=_TRAINED)
@@ -321,16 +213,16 @@ class TrainedCohort(Cohort):
     risk_trained = Stacked[Tensor](when=f"{_NEEDED} (hook on_cohort_trained)")
     """(clients,) mean loss of x_i on each client's training data, in evaluation mode; if needed."""
     discounts = Stacked[Tensor](lambda: _NO_NUMBERS)
-    """(clients,) how much each client's move counts, where some received older models than the server's; else empty."""
+    """(clients,) s_i, which scales each client's move if some received older models than z; else empty."""
     sent_params = Stacked[Params](dict, apart=True)
-    """What each client sends in the place of x_i, by parameter; a callback that compresses fills it in
-    on_cohort_trained. The server averages it; the client keeps x_i. What is not in it is sent as it is."""
+    """What each client sends instead of x_i, by parameter; a callback that compresses fills it in on_cohort_trained.
+    The server averages it, and the client keeps x_i. A parameter that is not in it is sent unchanged."""
     sent_bytes = Stacked[Tensor](lambda: _NO_NUMBERS)
-    """(clients,) bytes that each client's model takes on its way, for comm/up_mb; empty where it is sent whole."""
+    """(clients,) bytes of each client's sent model, for comm/up_mb; empty if models are sent uncompressed."""
 
     @classmethod
     def begin(cls, cohort: Cohort) -> "TrainedCohort":
-        """A cohort before its first phase: models are those received, and nobody has taken a step."""
+        """A cohort before its first phase: its models are the received ones, and nobody has taken a step."""
         count = len(cohort.clients)
         return cls(
             **_shared(cohort),
@@ -345,43 +237,43 @@ class TrainedCohort(Cohort):
 
     @property
     def trained(self) -> Tensor:
-        """(clients,) bool: who took a step in any phase of the round so far. The others keep all their rows."""
+        """(clients,) bool: who has taken a step in this round. The others keep all their rows."""
         return self.steps_taken > 0
 
     @property
     def moves(self) -> Params:
-        """Stacked: x_i - received, without what stays with the clients."""
+        """Stacked: x_i - received, without the tensors that stay with the clients."""
         return {name: self.params[name] - self.received[name] for name in self.params if name not in self.local_tensors}
 
     @property
     def reported(self) -> Params:
-        """Stacked: what reaches the server of each client: x_i, or what is sent in its place."""
+        """Stacked: what each client sends to the server: x_i, or `sent_params` in its place."""
         return self.params | self.sent_params
 
     @property
     def distances(self) -> Tensor:
-        """(clients,) |x_i - received|^2; 0 where everything stays with the clients."""
+        """(clients,) |x_i - received|^2; 0 if all tensors stay with the clients."""
         moves = self.moves
         return stacked_sq_norm(moves) if moves else torch.zeros(len(self.clients))
 
     @cached_property
     def mean_loss(self) -> float:
-        """The task loss of the clients that trained, weighted by n_i; NaN where none did."""
+        """The mean task loss of the clients that trained, weighted by n_i; NaN if none did."""
         # numpy: these are short rows, and torch's operators cost ten times as much on them
         losses, sizes = self.losses.numpy().astype(np.float64), self.sizes.numpy() * (self.steps.numpy() > 0)
         return float(np.where(sizes > 0, losses, 0.0) @ sizes / sizes.sum()) if sizes.any() else float("nan")
 
     def start_of(self, start: str) -> tuple[Params, Params]:
-        """The same; `trained` is the model of the phase before."""
+        """As in the base; `trained` is the model after the previous phase."""
         return (self.params, self.buffers) if start == "trained" else super().start_of(start)
 
     def in_phase(self, steps: Tensor, lr: float | None) -> "TrainedCohort":
-        """The same clients with the steps, and perhaps the rate, of one local solve; states and models are shared."""
+        """The same clients with the steps of one phase, and its rate if it has one; states and models are shared."""
         lrs = self.lrs if lr is None else [lr] * len(self.clients)
         return replace(self, lrs=lrs, parts=self.parts | {"steps": steps})
 
     def split(self, cohorts: Sequence[Cohort]) -> "list[TrainedCohort]":
-        """What was joined of these cohorts, and trained, as a cohort for each server again (views)."""
+        """Undo `join` after training: one trained cohort for each of these (views)."""
         if len(cohorts) == 1:
             return [self]
         before, joined = stack_of(cohorts), self.filled()
@@ -394,23 +286,23 @@ class TrainedCohort(Cohort):
             models,
             {name: joined[name] for name in models},
         )
-        shared = [_shared(cohort) | {"stack": stack, "place": place} for place, cohort in enumerate(cohorts)]
-        return [TrainedCohort(**own) for own in shared]
+        shared = [_shared(cohort) | {"stack": stack, "server_index": index} for index, cohort in enumerate(cohorts)]
+        return [TrainedCohort(**arguments) for arguments in shared]
 
     @classmethod
     def from_reports(cls, reports: "Sequence[TrainedCohort]", round: int, population: int) -> "TrainedCohort":
         """Join buffered reports. Clients may have received models of different rounds.
 
         Args:
-            reports: trained clients, one by one.
-            round: the server's round, which they are a part of.
-            population: the server's clients.
+            reports: cohorts of one trained client each.
+            round: the server's present round.
+            population: the number of the server's clients.
         """
         return replace(cls.join(reports), round=round, population=population)
 
     @contextmanager
     def untrained_rows_restored(self) -> Iterator[None]:
-        """Whatever happens inside the block, clients that no phase trained keep their states and optimiser states."""
+        """After the block, give clients that have taken no step their states and optimiser states back."""
         if self.steps_taken.numpy().all():
             yield
             return
@@ -418,25 +310,25 @@ class TrainedCohort(Cohort):
         state, kept = ({k: v[idle] for k, v in rows.items()} for rows in (self.state, self.optimizer_state))
         yield
         self.state, self.optimizer_state = (
-            _put_back(self.state, idle, state),
-            _put_back(self.optimizer_state, idle, kept),
+            put_rows(self.state, idle, state),
+            put_rows(self.optimizer_state, idle, kept),
         )
 
     def trained_rows(self, rows: Params) -> tuple[list[int], Params]:
-        """The clients that a phase trained, and theirs of these stacked rows: what is kept of a round.
+        """The clients that took a step, and their part of these stacked rows: what is stored after a round.
 
-        Whoever took no step keeps what it had, as if it had not been drawn.
+        A client without a step keeps what it had, as if it had not been drawn.
         """
         if self.steps_taken.numpy().all():
             return self.clients, rows
         trained = self.trained
-        clients = [client for client, own in zip(self.clients, trained.tolist(), strict=True) if own]
+        clients = [client for client, has_trained in zip(self.clients, trained.tolist(), strict=True) if has_trained]
         return clients, {name: value[trained] for name, value in rows.items()}
 
 
 @dataclass(eq=False, kw_only=True)
 class WeighedCohort(TrainedCohort):
-    """Clients whose models are averaged."""
+    """Clients with the weights by which the server averages their models."""
 
     weights = Stacked[Tensor](when="the cohort has been weighed (hook on_pseudo_gradient)")
     """(clients,) aggregation weights, >= 0, sum 1 over the reporting clients, 0 elsewhere."""
@@ -452,83 +344,20 @@ class WeighedCohort(TrainedCohort):
 
     @classmethod
     def whole_round(cls, cohorts: "Sequence[WeighedCohort]") -> "WeighedCohort":
-        """The cohorts of all servers, for metrics: every server counts alike, and its clients as it weighed them."""
+        """Join the cohorts of all servers, for metrics: every server counts the same, its clients by their weights."""
         joined = cls.join(cohorts)
         if len(cohorts) > 1:
             joined.weights = joined.weights / len(cohorts)
         return joined
 
 
-def stacked_fields(cls: type[Cohort]) -> dict[str, Stacked[Any]]:
-    """Stacked fields of a stage, by name."""
-    if cls not in _FIELDS:
-        kinds = [vars(kind) for kind in reversed(cls.__mro__)]
-        _FIELDS[cls] = {name: own for kind in kinds for name, own in kind.items() if isinstance(own, Stacked)}
-    return _FIELDS[cls]
-
-
-_FIELDS: dict[type[Cohort], dict[str, Stacked[Any]]] = {}
-
-
-def stack_of(cohorts: Sequence[Cohort]) -> CohortStack | None:
-    """What these cohorts, and no others, lie in."""
-    stack = cohorts[0].stack
-    if len(stack.counts) != len(cohorts):
-        return None
-    for place, cohort in enumerate(cohorts):
-        if cohort.stack is not stack or cohort.place != place:
-            return None
-    return stack
-
-
-_SHARED = [own.name for own in fields(Cohort) if own.name != "parts"]
+_SHARED = [item.name for item in fields(Cohort) if item.name != "parts"]
 
 
 def _shared(cohort: Cohort) -> dict[str, Any]:
-    """What a cohort of a later stage takes over."""
+    """The plain fields that a cohort of the next stage takes over."""
     return {name: getattr(cohort, name) for name in _SHARED}
 
 
-def _rows_of(value: Any, index: Tensor) -> Any:
-    """These of the stacked rows; what is the same for all stays a view, and what is empty is empty."""
-    if isinstance(value, dict):
-        return {name: _rows_of(own, index) for name, own in value.items()}
-    if value.shape[0] == 0:
-        return value
-    return value[: len(index)] if value.stride(0) == 0 else value[index]
-
-
-def _put_back(rows: Params, which: Tensor, values: Params) -> Params:
-    """Copies of the stacked rows with these values at the marked clients."""
-    restored = {name: value.clone() for name, value in rows.items()}
-    for name, value in values.items():
-        restored[name][which] = value
-    return restored
-
-
-class _TooEarly:
-    """In the place of a field of a later stage: reading it says from which hook on it is there."""
-
-    def __init__(self, name: str, when: str) -> None:
-        self.name = name
-        self.when = when
-
-    def __get__(self, cohort: Cohort | None, owner: type[Cohort]) -> "_TooEarly":
-        if cohort is None:
-            return self
-        raise AttributeError(_EARLY.format(self.name, self.when))
-
-
-def _refuse_early_reads(stage: type[Cohort], when: str, before: Sequence[type[Cohort]]) -> None:
-    """What a stage adds is refused in those before it. A type checker sees no such field there at all."""
-    own = {
-        name: value for name, value in vars(stage).items() if isinstance(value, Stacked | property | cached_property)
-    }
-    for name in [*own, *vars(stage).get("__annotations__", {})]:
-        for kind in before:
-            if not hasattr(kind, name):
-                setattr(kind, name, _TooEarly(name, getattr(own.get(name), "when", "") or when))
-
-
-_refuse_early_reads(TrainedCohort, _TRAINED, [Cohort])
-_refuse_early_reads(WeighedCohort, "the cohort has been aggregated (hook on_pseudo_gradient)", [Cohort, TrainedCohort])
+refuse_early_reads(TrainedCohort, _TRAINED, [Cohort])
+refuse_early_reads(WeighedCohort, "the cohort has been aggregated (hook on_pseudo_gradient)", [Cohort, TrainedCohort])

@@ -1,13 +1,13 @@
 """Initial weights from the run's seed, whenever the net was built: the same script gives the same numbers.
 
-In Lightning's usual order the net is built before the trainer, so its weights come from a stream that no seed governs.
-Its modules draw them again from the seed (`reset_parameters`, which torch's own layers have), in the order in which
-they were built. A net whose weights were made in another way (trained, say) is refused rather than spoilt.
+A Lightning user usually builds the net before the trainer, and so before anything is seeded. Its modules therefore draw
+their weights again from the seed (`reset_parameters`, which torch's own layers have), in the order in which they were
+built. A net whose weights were made in another way, for example by training, is refused and not overwritten.
 
-How that is known: a run marks the net that it has trained, and its copies have the mark too. Of other nets the numbers
-tell: constants that are not those of `reset_parameters`, numbers beyond the ends of a uniform distribution, which is
-what most of torch's layers draw and a few steps of training leave, and another mean or spread. Weights that are drawn
-from a normal distribution and were trained a little elsewhere cannot be told from fresh ones.
+A net that a run has trained carries a mark, and so do its copies. Any other net is recognised by its numbers: constants
+that `reset_parameters` does not give, another mean or spread, or numbers beyond the ends of the uniform distribution
+from which most of torch's layers draw (a few training steps leave it). Weights that were drawn from a normal
+distribution and trained a little outside of fedlit look like fresh ones.
 """
 
 import hashlib
@@ -26,12 +26,12 @@ from fedlit.recorded import TRAINED_AS
 InitialWeights = Literal["seed", "net"]
 
 _FEWEST = 8
-"""Numbers from which on a tensor's spread tells anything."""
+"""Fewest numbers of a tensor whose spread is compared."""
 
 _DRAWS, _NUMBERS = 32, 2**16
-"""How often a net is drawn, at most, to know what it draws; of a large one so many numbers are enough."""
+"""How often a net is drawn at most, and after how many numbers a large net is not drawn again."""
 _ENOUGH = 512
-"""Numbers that tell a uniform distribution from others."""
+"""Fewest numbers that show whether a distribution is uniform."""
 
 _HOW = (
     "Set trainer.initial_weights to 'net' to keep what the net brings; where that should follow from the seed, build "
@@ -40,35 +40,35 @@ _HOW = (
 
 
 def draw_initial_weights(net: nn.Module, seed: int) -> None:
-    """Let every module draw its weights again, from the seed; ConfigError where that would not give such a net."""
+    """Let every module draw its weights again, from the seed; ConfigError for a net initialised in another way."""
     name, before = type(net).__name__, clone(net.state_dict())
     check_not_trained(net)
-    able = [module for module in as_built(net) if drawing(module) is not None]
-    reached = {id(value) for module in able for value in module.parameters()}
-    silent = [key for key, value in net.named_parameters() if id(value) not in reached]
-    if silent:
+    drawable = [module for module in as_built(net) if reset_method(module) is not None]
+    reached = {id(value) for module in drawable for value in module.parameters()}
+    missed = [key for key, value in net.named_parameters() if id(value) not in reached]
+    if missed:
         raise ConfigError(
-            f"The seed cannot decide the initial weights of model.net ({name}): '{silent[0]}' belongs to "
+            f"The seed cannot decide the initial weights of model.net ({name}): '{missed[0]}' belongs to "
             f"no module with a method reset_parameters(), so it cannot be drawn again. Write that method, or: {_HOW}"
         )
-    draws = drawn_often(net, able, seed)
-    other = [key for key, value in before.items() if not alike(value, [drawn[key] for drawn in draws])]
-    if other:
+    draws = repeated_draws(net, drawable, seed)
+    unlike = [key for key, value in before.items() if not alike(value, [drawn[key] for drawn in draws])]
+    if unlike:
         copy_into(net, before)
         raise ConfigError(
-            f"The seed cannot decide the initial weights of model.net ({name}): '{other[0]}' is not what "
+            f"The seed cannot decide the initial weights of model.net ({name}): '{unlike[0]}' is not what "
             "reset_parameters() draws. The net has an initialisation of its own, which should be that method, or "
             f"weights that were trained. {_HOW}"
         )
 
 
 def mark_trained(net: nn.Module) -> None:
-    """Let the net, and copies of it, carry a fingerprint of the weights that a run has left."""
+    """Store a fingerprint of the trained weights on the net; copies of the net carry it too."""
     vars(net)[TRAINED_AS] = weights_print(net)
 
 
 def check_not_trained(net: nn.Module) -> None:
-    """ConfigError for a net with the weights that a run left in it, or in the net that it is a copy of."""
+    """ConfigError for a net, or a copy of one, that still has the weights with which a run left it."""
     if vars(net).get(TRAINED_AS) == weights_print(net):
         raise ConfigError(
             f"model.net ({type(net).__name__}) was trained by a run before, and drawing its initial weights from the "
@@ -86,56 +86,56 @@ def weights_print(net: nn.Module) -> str:
     return content.hexdigest()[:16]
 
 
-def drawn_often(net: nn.Module, able: list[nn.Module], seed: int) -> list[Params]:
-    """What the modules draw, several times; the last is that of the seed, and stays in the net."""
-    often = max(1, min(_DRAWS, _NUMBERS // (1 + sum(value.numel() for value in net.parameters()))))
+def repeated_draws(net: nn.Module, drawable: list[nn.Module], seed: int) -> list[Params]:
+    """Weights that the modules draw, several times. The last draw is that of the seed, and stays in the net."""
+    count = max(1, min(_DRAWS, _NUMBERS // (1 + sum(value.numel() for value in net.parameters()))))
     draws = []
     with torch.random.fork_rng(devices=[]):
-        for number in range(often):
-            torch.manual_seed(seed + often - 1 - number)
-            for module in able:
-                drawing(module)()  # type: ignore[misc]  # `able` are those that have one
+        for number in range(count):
+            torch.manual_seed(seed + count - 1 - number)
+            for module in drawable:
+                reset_method(module)()  # type: ignore[misc]  # `drawable` are those that have one
             draws.append(clone(net.state_dict()))
     return draws
 
 
-def drawing(module: nn.Module) -> Callable[[], None] | None:
-    """The method with which a module draws its weights, if it has one; torch's attention hides its own."""
+def reset_method(module: nn.Module) -> Callable[[], None] | None:
+    """The method with which a module draws its weights, if it has one; that of torch's attention is private."""
     return getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
 
 
 def as_built(module: nn.Module) -> Iterator[nn.Module]:
-    """Every module after its children: the order in which constructors end."""
+    """Every module after its children, which is the order in which constructors end."""
     for child in module.children():
         yield from as_built(child)
     yield module
 
 
-def alike(had: Tensor, draws: list[Tensor]) -> bool:
+def alike(tensor: Tensor, draws: list[Tensor]) -> bool:
     """Whether a tensor could be one of these draws: the same constant, or the same mean, spread and ends.
 
-    Five standard errors apart is different; a few numbers tell little, and pass.
+    Means or spreads that are five standard errors apart are different. A tensor of a few numbers always passes.
     """
     drawn = draws[-1]
-    if not had.is_floating_point() or had.numel() < _FEWEST:
-        return torch.equal(had, drawn) or had.is_floating_point()
-    (spread, centre), (other_spread, other_centre) = (torch.std_mean(value.double()) for value in (had, drawn))
+    if not tensor.is_floating_point() or tensor.numel() < _FEWEST:
+        return torch.equal(tensor, drawn) or tensor.is_floating_point()
+    (spread, centre), (other_spread, other_centre) = (torch.std_mean(value.double()) for value in (tensor, drawn))
     if min(spread, other_spread) == 0:
-        return torch.equal(had, drawn)
-    error = 5 * sqrt(2 / had.numel())
+        return torch.equal(tensor, drawn)
+    error = 5 * sqrt(2 / tensor.numel())
     is_near = abs(log(spread / other_spread)) < error and abs(float(centre - other_centre)) < error * float(spread)
-    return is_near and within_ends(had.double(), torch.stack(draws).double())
+    return is_near and within_ends(tensor.double(), torch.stack(draws).double())
 
 
-def within_ends(had: Tensor, draws: Tensor) -> bool:
-    """Whether all numbers of a tensor lie where a uniform distribution, if these are draws from one, has its own.
+def within_ends(tensor: Tensor, draws: Tensor) -> bool:
+    """Whether a tensor lies within the ends of the uniform distribution of these draws; True if they are not uniform.
 
-    The largest of n draws is short of the end by 25/n of the width with a probability of e^-25.
+    The largest of n draws is below the upper end by more than 25/n of the width with a probability of e^-25.
     """
     low, high = (float(end) for end in torch.aminmax(draws))
     width, count = high - low, draws.numel()
     is_uniform = abs(float(draws.std()) / width * sqrt(12) - 1) < 5 * sqrt(0.2 / count)
     if count < _ENOUGH or not is_uniform:
         return True
-    slack = width * (25 / count + 1e-6)  # and what rounding adds
-    return low - slack <= float(had.min()) and float(had.max()) <= high + slack
+    slack = width * (25 / count + 1e-6)  # 1e-6 for rounding
+    return low - slack <= float(tensor.min()) and float(tensor.max()) <= high + slack

@@ -1,8 +1,8 @@
 """Local optimisers as pure functions: tensors in, tensors out, so that every engine can run them.
 
-`init` makes the state before the first step, `point` is where the gradient is taken, `step` applies it. All three see
-ONE client: parameters have the shapes that they have in the net, whatever the engine. The state is a dict of tensors
-with fixed shapes, of any names; the engine stacks it over the clients.
+`init` makes the state before the first step, `point` gives the point at which the gradient is taken, `step` applies it.
+All three see ONE client: in every engine, parameters have the shapes that they have in the net. The state is a dict of
+tensors with any names and fixed shapes; the engine stacks it over the clients.
 """
 
 import math
@@ -18,13 +18,13 @@ from fedlit.params import Params, at_least_float32, clone, row, scale, sq_norm, 
 
 
 class LocalOptimizer(Protocol):
-    """What an engine asks of a local optimiser, for one client; it must be hashable (a frozen dataclass is)."""
+    """What an engine calls of a local optimiser, for one client. It must be hashable, as a frozen dataclass is."""
 
     def init(self, params: Params) -> Params:
         """The state before the first step of a client that starts from these parameters."""
 
     def point(self, params: Params, state: Params) -> Params:
-        """Where the gradient is taken."""
+        """The point at which the gradient is taken."""
 
     def step(self, params: Params, grads: Params, state: Params, lr: float | torch.Tensor) -> tuple[Params, Params]:
         """One step; returns (parameters, state)."""
@@ -95,7 +95,7 @@ class ExtrapolatedSGD:
         return {name: params[name] + self.extrapolation * (params[name] - state[name]) for name in params}
 
     def step(self, params: Params, grads: Params, state: Params, lr: float | torch.Tensor) -> tuple[Params, Params]:
-        """From e, not from x; the projection comes last."""
+        """One step from e, not from x, and then the projection; returns (parameters, state)."""
         moved = {name: value - lr * grads[name] for name, value in self.point(params, state).items()}
         if self.box is not None:
             moved = {name: value.clamp(-self.box, self.box) for name, value in moved.items()}
@@ -148,12 +148,12 @@ class LocalAdam:
 
 
 def bias_correction(beta: float, steps: torch.Tensor) -> torch.Tensor:
-    """1 - beta^steps, without the loss of digits that this has in float32 where beta is near 1."""
+    """1 - beta^steps, computed without cancellation: in float32 it would lose digits for beta near 1."""
     return -torch.expm1(steps * (math.log(beta) if beta else -math.inf))
 
 
 LocalKind = Literal["sgd", "adam", "adamw", "aspg"]
-"""The local optimisers that an option names."""
+"""Values of the option `optimizer`."""
 _OF_ADAM = ("betas", "eps", "weight_decay", "clip")
 _KINDS: dict[str, tuple[Callable[..., LocalOptimizer], tuple[str, ...]]] = {
     "sgd": (LocalSGD, ("momentum", "weight_decay", "clip")),
@@ -161,7 +161,7 @@ _KINDS: dict[str, tuple[Callable[..., LocalOptimizer], tuple[str, ...]]] = {
     "adamw": (partial(LocalAdam, decoupled=True), _OF_ADAM),
     "aspg": (ExtrapolatedSGD, ("extrapolation", "box")),
 }
-"""How each is made, and which options it takes."""
+"""By kind: what makes the optimiser, and the options that it takes."""
 OPTION_DEFAULTS: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -171,23 +171,23 @@ OPTION_DEFAULTS: dict[str, Any] = {
     "betas": (0.9, 0.999),
     "eps": 1e-8,
 }
-"""Options of the local optimisers, each with the value that asks for nothing."""
+"""Options of the local optimisers, each with its default, which has no effect."""
 
 
 def make_optimizer(kind: str, options: Mapping[str, Any]) -> LocalOptimizer:
-    """The local optimiser that a client's options (`OPTION_DEFAULTS`) ask for; those of another kind are refused."""
+    """The local optimiser of a client's options (`OPTION_DEFAULTS`); those that this kind does not take are refused."""
     require(kind in _KINDS, f"model.optimizer is '{kind}'; give {_listed(_KINDS)}.")
-    make, taken = _KINDS[kind]
+    make, takes = _KINDS[kind]
     for name, value in options.items():
-        if name in taken or value == OPTION_DEFAULTS[name]:
+        if name in takes or value == OPTION_DEFAULTS[name]:
             continue
-        others = [other for other, (_, own) in _KINDS.items() if name in own]
+        others = [other for other, (_, names) in _KINDS.items() if name in names]
         unset = "null" if OPTION_DEFAULTS[name] is None else OPTION_DEFAULTS[name]
         raise ConfigError(
-            f"model.{name} is {value}, but model.optimizer is '{kind}', whose steps know only {_listed(taken, 'and')}. "
+            f"model.{name} is {value}, but model.optimizer is '{kind}', whose steps know only {_listed(takes, 'and')}. "
             f"Set {name} to {unset}, or optimizer to {_listed(others)}.",
         )
-    return make(**{name: options[name] for name in taken})
+    return make(**{name: options[name] for name in takes})
 
 
 def _listed(words: Iterable[str], last: str = "or") -> str:

@@ -1,4 +1,4 @@
-"""Tensors as bytes, as they travel between processes and lie on a disk; `RowLayout`: named rows of clients as such.
+"""Tensors as bytes, the form in which processes exchange them and disks store them. `RowLayout`: named rows as bytes.
 
 Bytes of a tensor are its numbers in order, so every type stays exact. An archive is the file that `torch.save` writes:
 tensors and plain data, nested in any way, and read without running a line of it.
@@ -18,20 +18,20 @@ from fedlit.params import Params
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Named rows as bytes, so that every type stays exact: what they are, and where they lie in a row."""
+    """Types and shapes of named tensors, in the order in which their bytes make up a row."""
 
     dtypes: dict[str, torch.dtype]
     shapes: dict[str, tuple[int, ...]]
 
     @classmethod
     def of(cls, rows: Params) -> "RowLayout":
-        """Of stacked rows. The names are sorted: what comes from a set has another order in every process."""
+        """The layout of stacked rows. Names are sorted: those of a set come in another order in every process."""
         names = sorted(rows)
         return cls({name: rows[name].dtype for name in names}, {name: tuple(rows[name].shape[1:]) for name in names})
 
     @classmethod
     def agreed(cls, layouts: Sequence["RowLayout"]) -> "RowLayout":
-        """That of the ranks that have rows; a wider type of any of them counts, as in a stack."""
+        """The common layout of the ranks that have rows; where types differ, the wider one counts."""
         known = [layout for layout in layouts if layout.shapes]
         dtypes = dict(known[0].dtypes) if known else {}
         for layout in known[1:]:
@@ -39,18 +39,18 @@ class RowLayout:
         return cls(dtypes, known[0].shapes if known else {})
 
     def to_json(self) -> dict[str, list[Any]]:
-        """Of each tensor its type and then its shape, for another rank."""
+        """The type and then the shape of each tensor, for another rank."""
         return {name: [name_of(dtype), *self.shapes[name]] for name, dtype in self.dtypes.items()}
 
     @classmethod
     def from_json(cls, layout: dict[str, list[Any]]) -> "RowLayout":
-        """The inverse; ValueError where a type is none."""
+        """The inverse of `to_json`; ValueError for an unknown type."""
         dtypes = {name: dtype_named(dtype) for name, (dtype, *_) in layout.items()}
         return cls(dtypes, {name: tuple(shape) for name, (_, *shape) in layout.items()})
 
     @property
     def widths(self) -> list[int]:
-        """Bytes of each."""
+        """Bytes of each tensor in a row."""
         return [prod(shape) * self.dtypes[name].itemsize for name, shape in self.shapes.items()]
 
     @property
@@ -59,13 +59,13 @@ class RowLayout:
         return sum(self.widths)
 
     def write(self, rows: Params, out: Tensor) -> None:
-        """Stacked rows into (rows, width) bytes."""
-        for (name, dtype), place in zip(self.dtypes.items(), torch.split(out, self.widths, 1), strict=True):
-            if place.numel():
-                place.copy_(as_bytes(rows[name].to(dtype)).view(len(out), -1))
+        """Write stacked rows into (rows, width) bytes."""
+        for (name, dtype), columns in zip(self.dtypes.items(), torch.split(out, self.widths, 1), strict=True):
+            if columns.numel():
+                columns.copy_(as_bytes(rows[name].to(dtype)).view(len(out), -1))
 
     def read(self, flat: Tensor) -> Params:
-        """The inverse; copies, so that every tensor is whole."""
+        """The inverse of `write`; copies, so that every tensor is contiguous."""
         pieces = zip(self.shapes.items(), torch.split(flat, self.widths, 1), strict=True)
         return {name: self._tensor(name, piece).reshape(len(flat), *shape) for (name, shape), piece in pieces}
 

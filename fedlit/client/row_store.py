@@ -3,13 +3,12 @@
     file     a header that says what a row is made of, then slots of one size, one row in each
     index    client -> slot and checksum; in memory, and in every checkpoint instead of the rows
 
-A row that a checkpoint needs is never overwritten: what replaces it goes to another slot, and the old one is used again
-when neither last.ckpt nor previous.ckpt needs it. So a checkpoint waits for the rows that were written since the one
-before, and saves the index; a run that is killed finds the rows of both checkpoints as they were. It knows no
-algorithm.
+A row that a checkpoint needs is never overwritten. The new row goes to another slot, and the old slot is reused when
+neither last.ckpt nor previous.ckpt needs it. So a checkpoint only syncs the rows written since the one before and saves
+the index, and a killed run finds the rows of both checkpoints unchanged. Nothing here knows an algorithm.
 
-SQLite was tried beside it (100 rows of 248 KB a round, a commit every 10 rounds): a round's reading and writing took
-1.7 times as long, a commit 4 times, since its log holds every row a second time; and a database has one state, so that
+SQLite was tried instead (100 rows of 248 KB per round, a commit every 10 rounds). Reading and writing took 1.7 times as
+long, and a commit 4 times, since its log holds every row a second time. A database also has only one state, so that
 previous.ckpt would need versions of rows there too.
 """
 
@@ -37,22 +36,22 @@ _MAGIC = b"fedlitR1"
 _HEAD = struct.Struct("<8sII")  # magic, length and checksum of the layout that follows as JSON
 _PAGE = 4096
 CHUNK = 256
-"""Rows that are read at once where all of them are."""
+"""Rows per read when all rows are read."""
 
 
 class Place(NamedTuple):
-    """Where a client's row is."""
+    """Where a client's row is in the file."""
 
     slot: int
     checksum: int
     era: int
-    """Checkpoints that were begun before it was written: later ones need it."""
+    """How many checkpoints had been begun when the row was written; only later ones need it."""
 
 
 class RowStore:
-    """Rows of clients in a file. The last `write` can be taken back (`discard`) until it is settled (`commit`).
+    """Rows of clients in a file. `discard` undoes the last `write` until `commit` makes it final.
 
-    Of several processes on one machine the first writes, and the others read the same file.
+    With several processes on one machine the first one writes, and the others read the same file.
 
     Args:
         path: the file.
@@ -65,15 +64,15 @@ class RowStore:
         self.layout = layout
         self.ranks = ranks
         self._fd = self._open(os.O_RDONLY)
-        self._writing_fd: int | None = None  # opened when something is written: a folder may be read-only
+        self._writing_fd: int | None = None  # opened by the first write, since a folder may be read-only
         self._start = _whole_pages(len(_header(layout)))
         self._stride = _whole_pages(layout.width)
         self._places: dict[int, Place] = {}
         self._before: dict[int, Place | None] = {}
-        self._slots = 0  # in use or not; the file may end before the last of them
+        self._slots = 0  # slots in use or free; the file may end before the last of them
         self._free: list[int] = []
-        self._latest: tuple[int, Params] | None = None  # a model is read name by name
-        # Which checkpoints may stand in last.ckpt and previous.ckpt, by number; 0 is the one that was loaded.
+        self._latest: tuple[int, Params] | None = None  # the last row of `part`, which is called name by name
+        # Numbers of the checkpoints that last.ckpt and previous.ckpt may hold; 0 is the one that was loaded.
         self._era = 0
         self._last, self._previous = [0], list[int]()
         self._retired: dict[int, list[int]] = {}  # era -> slots that no checkpoint after that number needs
@@ -81,7 +80,7 @@ class RowStore:
 
     @classmethod
     def create(cls, folder: Path, layout: RowLayout, ranks: Ranks) -> "RowStore":
-        """A new file in the folder; no other has its name."""
+        """Create a new file in the folder, with a name of its own."""
         path = folder / ranks.broadcast(f"rows-{secrets.token_hex(4)}.bin")
         if ranks.is_first:
             write_bytes(path, _header(layout))
@@ -90,7 +89,7 @@ class RowStore:
 
     @classmethod
     def load(cls, folder: Path, index: Mapping[str, Any], ranks: Ranks) -> "RowStore":
-        """The rows as a checkpoint in the folder knows them; `index` is what it holds of them."""
+        """Open the rows of a checkpoint in the folder; `index` is the checkpoint's index of them."""
         path = folder / index["file"]
         store = cls(path, _read_header(path), ranks)
         columns = (index[name].tolist() for name in ("clients", "slots", "checksums"))
@@ -104,17 +103,17 @@ class RowStore:
         if len(used) < len(store._places):
             raise DamagedRowsError(path, "two clients have the same row")
         store._slots = in_file
-        unused = [slot for slot in range(store._slots) if slot not in used]  # by this checkpoint, perhaps by another
+        unused = [slot for slot in range(store._slots) if slot not in used]  # another checkpoint may need them
         store._retired = {0: unused}
         return store
 
     @property
     def clients(self) -> list[int]:
-        """Who has a row."""
+        """Ids of the clients that have a row."""
         return list(self._places)
 
     def holds(self, name: str) -> bool:
-        """Whether rows have a part of this name."""
+        """Whether rows hold a tensor of this name."""
         return name in self.layout.shapes
 
     def read(self, clients: Sequence[int]) -> Params:
@@ -126,7 +125,7 @@ class RowStore:
         return self.layout.read(flat)
 
     def part(self, name: str, client: int) -> Tensor:
-        """A part of one client's row."""
+        """One tensor of a client's row."""
         if self._latest is None or self._latest[0] != client:
             self._latest = client, self.read([client])
         return self._latest[1][name][0]
@@ -140,14 +139,14 @@ class RowStore:
         self._places.update(zip(clients, (Place(*place) for place in written), strict=True))
 
     def commit(self) -> None:
-        """The last write stands: what it replaced is given up as soon as no checkpoint needs it."""
+        """Make the last write final; the rows that it replaced are freed as soon as no checkpoint needs them."""
         for place in self._before.values():
             if place is not None:
                 self._retire(place)
         self._before, self._latest = {}, None
 
     def discard(self) -> None:
-        """Take the last write back, if there is one that is not settled."""
+        """Undo the last write, if it is not committed yet."""
         for client, place in self._before.items():
             self._free.append(self._places.pop(client).slot)
             if place is not None:
@@ -157,7 +156,7 @@ class RowStore:
     # ---- checkpoints -----------------------------------------------------------------------------------------------
 
     def index(self) -> dict[str, Any]:
-        """What a checkpoint holds instead of the rows, which are on the disk from here on."""
+        """Sync the rows to disk, and return the index that a checkpoint holds instead of them."""
         self._sync()
         self._era += 1
         self._previous, self._last = [*self._previous, *self._last], [*self._last, self._era]
@@ -166,7 +165,7 @@ class RowStore:
         return {"file": self.path.name} | {name: torch.tensor(column) for name, column in columns.items()}
 
     def saved(self) -> None:
-        """The checkpoint with the latest index is last.ckpt, and the one before it previous.ckpt."""
+        """The checkpoint with the latest index is now last.ckpt, and the former last.ckpt is previous.ckpt."""
         *self._previous, latest = self._last
         self._last = [latest]
         oldest = min([*self._previous, latest])
@@ -174,21 +173,21 @@ class RowStore:
             self._free += self._retired.pop(era)
 
     def check(self) -> None:
-        """Read every row; DamagedRowsError where one is not what was written."""
+        """Read every row; DamagedRowsError if one is not what was written."""
         row = torch.empty(self.layout.width, dtype=torch.uint8)
         for client in self._places:
             self._get(row, client)
 
     def _retire(self, place: Place) -> None:
         if not self.ranks.is_first:
-            return  # who writes decides where
+            return  # only the process that writes chooses slots
         if place.era == self._era:
             self._free.append(place.slot)
         else:
             self._retired.setdefault(self._era, []).append(place.slot)
 
     def _sync(self) -> None:
-        """After a failure the system may forget which rows it could not write, so that a second try says nothing."""
+        """Sync the file. After one failure every later sync fails: the system may have dropped the unwritten rows."""
         if self._is_lost:
             raise RunError(f"{self.path} could not be written; the last complete checkpoint is untouched.")
         if self._writing_fd is None:
@@ -199,12 +198,12 @@ class RowStore:
         except RunError:
             self._is_lost = True
             raise
-        self._let_go()
+        self._drop_cache()
 
-    def _let_go(self) -> None:
-        """Memory does not keep rows that are on the disk: they would fill it, and a client comes again rounds later.
+    def _drop_cache(self) -> None:
+        """Drop the written rows from the system's cache: they would fill the memory, and are read only rounds later.
 
-        So the next rows are written into memory that is in use already, which takes half the time or less.
+        The next rows then reuse that memory, which takes half the time or less.
         """
         if self._writing_fd is not None:
             _advise(self._writing_fd, 0, 0, "DONTNEED")
@@ -212,7 +211,7 @@ class RowStore:
     # ---- the file --------------------------------------------------------------------------------------------------
 
     def _put(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> list[tuple[int, int, int]]:
-        """Write the rows where nothing is needed; returns where."""
+        """Write the rows into free slots; returns their places."""
         flat = torch.empty(len(clients), self.layout.width, dtype=torch.uint8)
         self.layout.write(dict(rows), flat)
         slots = self._take(len(clients))
@@ -228,25 +227,25 @@ class RowStore:
         return [(slot, zlib.crc32(memoryview(row)), self._era) for slot, row in zip(slots, flat.numpy(), strict=True)]
 
     def _take(self, count: int) -> list[int]:
-        again = self._free[:count]
+        reused = self._free[:count]
         self._free = self._free[count:]
-        new = range(self._slots, self._slots + count - len(again))
+        new = range(self._slots, self._slots + count - len(reused))
         self._slots = new.stop
-        return [*again, *new]
+        return [*reused, *new]
 
     def _announce(self, clients: Sequence[int]) -> None:
-        """The disk fetches all of them at once: rows that memory has let go of take half the time or less."""
+        """Let the disk fetch these rows together: rows that are not cached take half the time or less."""
         for client in clients:
             _advise(self._fd, self._offset(self._places[client].slot), self.layout.width, "WILLNEED")
 
     def _get(self, row: Tensor, client: int) -> None:
-        place, held = self._places[client], row.numpy().data
+        place, buffer = self._places[client], row.numpy().data
         try:
-            got = os.preadv(self._fd, [held], self._offset(place.slot))
+            got = os.preadv(self._fd, [buffer], self._offset(place.slot))
         except OSError as error:
             what = f"the row of client {client} cannot be read ({error.strerror})"
             raise DamagedRowsError(self.path, what) from error
-        if got != len(held) or zlib.crc32(held) != place.checksum:
+        if got != len(buffer) or zlib.crc32(buffer) != place.checksum:
             raise DamagedRowsError(self.path, f"the row of client {client} is not what was written")
 
     def _open(self, flags: int) -> int:
@@ -268,13 +267,13 @@ class RowStore:
 
 
 def chunks(clients: Sequence[int]) -> Iterator[list[int]]:
-    """A few clients at a time."""
+    """The clients in groups of at most `CHUNK`."""
     for first in range(0, len(clients), CHUNK):
         yield list(clients[first : first + CHUNK])
 
 
 def described(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """Names and shapes, in a text."""
+    """Names and shapes as text."""
     return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
 
 
@@ -304,19 +303,19 @@ def _read_header(path: Path) -> RowLayout:
 
 
 def _whole_pages(size: int) -> int:
-    """No page of the file holds two clients' rows."""
+    """Round up to whole pages, so that no page of the file holds rows of two clients."""
     return -(-size // _PAGE) * _PAGE
 
 
 def _write_all(fd: int, data: memoryview, offset: int) -> None:
-    """A write may end early where the disk becomes full; the next one says so."""
+    """Write all bytes. A write may end early when the disk becomes full; the next one then raises."""
     while data:
         written = os.pwrite(fd, data, offset)
         data, offset = data[written:], offset + written
 
 
 def _advise(fd: int, offset: int, size: int, advice: str) -> None:
-    """Tell the system what comes. It may refuse, or take no advice at all (macOS): that costs time, and no run."""
+    """Advise the system on its cache. If it refuses, or knows no advice (macOS), reading is only slower."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(fd, offset, size, getattr(os, f"POSIX_FADV_{advice}"))

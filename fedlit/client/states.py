@@ -1,7 +1,7 @@
 """ClientStates: what the algorithm keeps for each client between rounds.
 
-Rows are kept only for clients that were touched; scalars and whole models alike. They are in memory; whole models can
-be in a file instead (`client/row_store.py`). It knows no algorithm.
+Only clients that have taken part have rows, of numbers or of whole models. Rows are in memory; those of whole models
+can be in a file instead (`client/row_store.py`). Nothing here knows an algorithm.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ StateSpec = dict[str, float | ModelRow]
 
 @dataclass(frozen=True)
 class _Before:
-    """What an update replaced: who had rows, of which names, and those that it changed."""
+    """What `discard` needs: how many clients had rows, of which names, and the rows that the update replaced."""
 
     clients: int
     names: frozenset[str]
@@ -46,7 +46,7 @@ class _Before:
 
 @dataclass(frozen=True)
 class _Disk:
-    """Where whole models go, and the processes that share them."""
+    """The folder for rows on disk, and the processes that share it."""
 
     folder: Path
     ranks: Ranks
@@ -61,20 +61,20 @@ RESERVED = {
     "loss": "the loss in a step's dict",
     "task": "the logged loss in a step's dict",
 }
-"""Names that already mean something beside a client's states."""
+"""Names that already mean something else in rows, phases or steps."""
 
 
 def check_state_names(
     client: str, kept: StateSpec, sent: StateSpec, carried: Collection[str], attributes: Collection[str]
 ) -> None:
-    """Refuse names that could not be told apart from something else.
+    """Refuse names of states that mean something else already.
 
     Args:
         client: the class that declares them.
         kept: its `state_spec`.
         sent: its `sent_spec`.
         carried: its `carried_states`.
-        attributes: what the client has under a name of its own already.
+        attributes: names of the attributes that the client has already.
     """
     for name in carried:
         require(
@@ -106,7 +106,7 @@ def number_states(spec: StateSpec) -> list[str]:
 
 
 def row_names(spec: StateSpec, model: Collection[str]) -> list[str]:
-    """Names of the rows of a spec: numbers have one, whole models one for each of these parameters."""
+    """Names of the rows of a spec: one for a number, one per parameter for a whole model."""
     return [
         row
         for name, initial in spec.items()
@@ -117,15 +117,15 @@ def row_names(spec: StateSpec, model: Collection[str]) -> list[str]:
 class ClientStates:
     """Named rows per client, stored densely in the order of first participation.
 
-    The last `update` can be taken back (`discard`) until it is settled (`commit`). Whole models can be kept on disk
-    (`keep_on_disk`); what is one number for each client is always in memory.
+    `discard` undoes the last `update` until `commit` makes it final. Whole models can be kept on disk (`keep_on_disk`);
+    states that are one number for each client are always in memory.
     """
 
     def __init__(self) -> None:
         self._slots: dict[int, int] = {}
         self._rows: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
-        """Of first values, as far as they were asked for."""
+        """Types of the first values, by the names that were asked for."""
         self._before: _Before | None = None
         self._disk: _Disk | None = None
         self._store: RowStore | None = None
@@ -146,9 +146,9 @@ class ClientStates:
         """Stacked rows of the clients.
 
         Args:
-            clients: who.
-            names: which rows.
-            first: their first values (stacked likewise), for clients never touched; asked where there are such.
+            clients: ids of the clients.
+            names: names of the rows.
+            first: makes the first values of all these clients, stacked; called if some of them have no rows yet.
         """
         if not names:
             return {}
@@ -167,7 +167,7 @@ class ClientStates:
         return name in self._rows or (self._store is not None and self._store.holds(name))
 
     def kept(self, names: Sequence[str], clients: Sequence[int]) -> dict[str, Tensor]:
-        """Stacked rows of clients that are touched."""
+        """Stacked rows of clients that all have rows."""
         slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
         stored: dict[str, Tensor] = {}
         if self._store is not None and any(name not in self._rows for name in names):
@@ -175,11 +175,11 @@ class ClientStates:
         return {name: self._rows[name].index_select(0, slots) if name in self._rows else stored[name] for name in names}
 
     def column(self, name: str) -> Tensor:
-        """One state of all touched clients, in the order of `touched` (a view where it is in memory)."""
+        """One state of all clients that have rows, in the order of `touched` (a view if it is in memory)."""
         return self._rows[name][: len(self._slots)] if name in self._rows else self.kept([name], self.touched)[name]
 
     def row(self, name: str, client: int) -> Tensor:
-        """One row of one touched client (a view where it is in memory)."""
+        """One row of a client that has rows (a view if it is in memory)."""
         if self._store is not None and name not in self._rows:
             return self._store.part(name, client)
         return self._rows[name][self._slots[client]]
@@ -187,7 +187,7 @@ class ClientStates:
     def update(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         """Store the stacked rows of these clients, possibly of none; everyone else is untouched.
 
-        Rows keep the type of their first values, whatever a callback has made of them.
+        Rows keep the type of their first values, even if a callback has changed it.
         """
         rows = {name: value.detach().to(self._dtypes.get(name, value.dtype)) for name, value in rows.items()}
         stored = {name: value for name, value in rows.items() if self._disk is not None and is_whole_model(value)}
@@ -197,8 +197,8 @@ class ClientStates:
 
     def _update_memory(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
         known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
-        held = {name: self._rows[name].index_select(0, known) for name in rows if name in self._rows}
-        self._before = _Before(len(self._slots), frozenset(self._rows), known, held)
+        replaced = {name: self._rows[name].index_select(0, known) for name in rows if name in self._rows}
+        self._before = _Before(len(self._slots), frozenset(self._rows), known, replaced)
         slots = known
         if len(known) < len(clients):
             for client in clients:
@@ -209,16 +209,16 @@ class ClientStates:
             self._rows[name].index_copy_(0, slots, value.to(self._rows[name].dtype))
 
     def commit(self) -> None:
-        """The last update stands."""
+        """Make the last update final."""
         self._before = None
         if self._store is not None:
             self._store.commit()
 
     def discard(self) -> None:
-        """Take the last update back, if there is one that is not settled."""
+        """Undo the last update, if it is not committed yet."""
         if self._store is not None:
             self._store.discard()
-            self._store = self._store if self._store.clients else None  # nothing is kept yet, of no name
+            self._store = self._store if self._store.clients else None  # the first write was undone: no name has rows
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -228,20 +228,20 @@ class ClientStates:
             self._rows[name][before.slots] = value
 
     def _reserve(self, name: str, like: Tensor) -> None:
-        """Grow by doubling, so that a run that meets its clients one by one copies each row twice at most."""
-        held = self._rows.get(name)
+        """Make room for all slots. Doubling copies each row twice at most, even if clients come one by one."""
+        rows = self._rows.get(name)
         needed = len(self._slots)
-        if held is not None and len(held) >= needed:
+        if rows is not None and len(rows) >= needed:
             return
-        grown = like.new_zeros(max(needed, 2 * len(held) if held is not None else needed), *like.shape[1:])
-        if held is not None:
-            grown[: len(held)] = held
+        grown = like.new_zeros(max(needed, 2 * len(rows) if rows is not None else needed), *like.shape[1:])
+        if rows is not None:
+            grown[: len(rows)] = rows
         self._rows[name] = grown
 
     # ---- on disk ---------------------------------------------------------------------------------------------------
 
     def keep_on_disk(self, folder: Path, ranks: Ranks) -> None:
-        """Whole models are kept in a file in this folder from here on; those that are elsewhere go there."""
+        """From now on keep whole models in a file in this folder; rows that are elsewhere are moved there."""
         self._disk = _Disk(folder, ranks)
         if self._store is not None and self._store.path.parent.resolve() == folder.resolve():
             return
@@ -257,14 +257,14 @@ class ClientStates:
             del self._rows[name]
 
     def keep_in_memory(self) -> None:
-        """The opposite."""
+        """From now on keep whole models in memory; rows on disk are read."""
         self._disk, store, self._store = None, self._store, None
         if store is not None:
             self._rows |= self._all_of(store)
 
     @contextmanager
     def saved_apart(self) -> Iterator[None]:
-        """Around the writing of last.ckpt: `state_dict` has an index instead of the rows on disk."""
+        """Use around the writing of last.ckpt: inside, `state_dict` holds an index instead of the rows on disk."""
         self._is_saved_apart = True
         try:
             yield
@@ -275,7 +275,7 @@ class ClientStates:
 
     @property
     def file(self) -> Path | None:
-        """Where whole models are; None where they are in memory, or there are none yet."""
+        """The file of whole models; None if they are in memory or there are none yet."""
         return None if self._store is None else self._store.path
 
     def _open_store(self, like: Mapping[str, Tensor]) -> RowStore:
@@ -310,7 +310,7 @@ class ClientStates:
         return state | {"rows": rows | self._all_of(self._store)}
 
     def load_state_dict(self, state: Mapping[str, Any], folder: Path | None = None, ranks: Ranks | None = None) -> None:
-        """The inverse of `state_dict`; `folder` is the checkpoint's, where its rows on disk are."""
+        """The inverse of `state_dict`; `folder` holds the checkpoint and its rows on disk."""
         self._slots = {client: slot for slot, client in enumerate(state["clients"])}
         self._rows = {name: value.clone() for name, value in state["rows"].items()}
         self._before, self._store = None, None

@@ -1,4 +1,4 @@
-"""What a local step is given and gives back, and how its tensors are named: words that clients and engines share."""
+"""What a local step receives and returns, and how its tensors are named: the types that clients and engines share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Batch(NamedTuple):
 
 
 Batches = Batch | tuple[Batch, ...]
-"""What a step is given: one batch, or, with `batches_per_step` above 1, a tuple of independent ones."""
+"""The batches of a step: one batch, or a tuple of independent ones if `batches_per_step` is above 1."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Phase:
 
     name: str = "local"
     start: str = "received"
-    """Where the parameters start: `received`, `trained` (by the phase before), or the name of a whole-model state."""
+    """Where the parameters start: `received`, `trained` (the result of the phase before), or a whole-model state."""
     step_method: str = "training_step"
     """The method whose gradient is followed."""
     work_method: str = "local_work"
@@ -36,59 +36,59 @@ class Phase:
     writes: str = ""
     """The whole-model state that the result becomes; empty for the model that is sent to the server."""
     optimizer: LocalOptimizer | None = None
-    """Its own optimiser, without memory between rounds; the client's when not given."""
+    """Its own optimiser, whose state is not kept between rounds; the client's if None."""
     lr: float | None = None
-    """Its own learning rate; the client's, after any decay, when not given."""
+    """Its own learning rate; the client's, after any decay, if None."""
     stream: int = 0
     """Phases with different numbers draw different batches."""
 
 
 AdaptOn = Literal["train", "test", "adapt"]
-"""Which of a user's data a step at evaluation is taken on."""
+"""Which of a user's data the step before a measurement uses."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """One SGD step on one batch of the user's data, taken only to be measured."""
+    """One SGD step on one batch of the user's data, taken before a measurement and then forgotten."""
 
     lr: float
     on: AdaptOn = "train"
 
     def describe(self) -> str:
-        """In words, for the summary."""
+        """A text for the summary."""
         return f"one step of rate {self.lr:g} on {self.on} data"
 
 
 @dataclass(frozen=True)
 class Personal:
-    """What a user's personal model is: the start, and the step with which it is adapted where it is."""
+    """What a user's personal model is: a model, and the step that adapts it, if any."""
 
     model: str = "local"
     """`global` (z with the tensors that the user keeps), or the name of a whole-model state; `local` is x_i."""
     adapt_lr: float | None = None
-    """Rate of one SGD step on one batch before it is measured; none when not given."""
+    """Rate of one SGD step on one batch before it is measured; no step if None."""
     adapt_on: AdaptOn = "train"
     """Which of the user's data that batch is taken from."""
 
     @property
     def adaptation(self) -> Adaptation | None:
-        """That step, where there is one."""
+        """The step that adapts the model, or None."""
         return None if self.adapt_lr is None else Adaptation(self.adapt_lr, self.adapt_on)
 
     def describe(self) -> str:
-        """In words, for the summary."""
+        """A text for the summary."""
         names = {"local": "x_i", "global": "z"}
         start = names.get(self.model, f"the state '{self.model}'")
         return start if self.adaptation is None else f"{start} after {self.adaptation.describe()}"
 
 
 class StepOutput(NamedTuple):
-    """What a step returned, in one form."""
+    """The output of a step, whether it returned a scalar or a dict."""
 
     loss: Tensor
     task: Tensor
     carried: dict[str, Tensor]
-    """Changed states under the names of the client's buffers."""
+    """The states that the step changed, under the names of the client's buffers."""
 
 
 class TensorGroup(nn.Module):
@@ -111,7 +111,7 @@ def escape(name: str) -> str:
 
 
 def buffer_name(state: str) -> str:
-    """`personal.linear.weight`, a row's name, -> `personal.linear/weight`, the buffer's; a number's stays as it is."""
+    """Name of a row -> name of its buffer: `personal.linear.weight` -> `personal.linear/weight`, `dual` -> `dual`."""
     group, dot, parameter = state.partition(".")
     return f"{group}{dot}{escape(parameter)}"
 
@@ -122,7 +122,7 @@ def state_name(buffer: str) -> str:
 
 
 def parse_step_output(output: Tensor | Mapping[str, Any]) -> StepOutput:
-    """A scalar or Lightning's dict (`step_errors.check_step_output`), as a StepOutput."""
+    """A StepOutput from a scalar, or from a dict that `step_errors.check_step_output` has accepted."""
     if isinstance(output, Tensor):
         return StepOutput(output, output.detach(), {})
     flat: dict[str, Tensor] = {}

@@ -1,4 +1,4 @@
-"""What a user's step did wrong, in fedlit's words: the class, the method, the line, and what to write instead."""
+"""Errors about a user's step: they name the class, the method and the line, and say what to write instead."""
 
 import traceback
 from collections.abc import Mapping
@@ -13,63 +13,63 @@ from fedlit.client.step import Batch
 from fedlit.errors import ConfigError
 
 _READS_VALUES = ("data-dependent control flow", ".item()", "dynamic shape", "data pointer of Tensor")
-"""What torch says, mapping or tracing a step, of a branch, of .item(), of a mask as an index, and of .tolist()."""
+"""Parts of torch's messages when a mapped or traced step has a branch, .item(), a mask as an index, or .tolist()."""
 _OTHERS = (f"{Path(__file__).parents[1]}/", f"{Path(torch.__file__).parent}/", "/site-packages/")
-"""Where code is that the user did not write."""
+"""Parts of the paths of code that the user did not write."""
 
 
 class ValueReadError(ConfigError):
-    """A step asks for the value of a tensor, which one program for many clients does not have."""
+    """A step reads the value of a tensor, which differs between the clients of one vectorized step."""
 
-    def __init__(self, place: str) -> None:
+    def __init__(self, where: str) -> None:
         super().__init__(
-            f"{place} asks for the value of a tensor: by a Python branch on it (if, while, and, or), by .item(), "
+            f"{where} asks for the value of a tensor: by a Python branch on it (if, while, and, or), by .item(), "
             "float(), int(), bool(), .tolist() or .numpy(), or by a mask as an index. The vectorized engine runs one "
             "step for many clients at once, whose values differ. Write torch.where(condition, a, b) instead, or set "
             "trainer.engine to sequential."
         )
-        self.place = place
+        self.where = where
 
 
 def explain_step_error(error: Exception, step: str, batches_per_step: int, net: nn.Module) -> ConfigError | None:
-    """The mistake behind an error that came out of a step such as `FedX.training_step`, or None for any other error."""
-    text, place = str(error), f"{step}{_line(error.__traceback__)}"
+    """The user's mistake behind an error raised in a step such as `FedX.training_step`; None for any other error."""
+    text, where = str(error), f"{step}{_line(error.__traceback__)}"
     if "would mutate a captured Tensor" in text:  # torch.func, which the vectorized engine maps with
         keeper = _keeps_statistics(error.__traceback__, net)
-        what = changed_in_place(place, "a tensor that it was given") if keeper is None else mixed(step, keeper, net)
+        what = changed_in_place(where, "a tensor that it was given") if keeper is None else mixed(step, keeper, net)
         return ConfigError(what)
     if isinstance(error, RuntimeError) and any(words in text for words in _READS_VALUES):
-        return ValueReadError(place)
+        return ValueReadError(where)
     if isinstance(error, ValueError) and "values to unpack" in text and _holds_batch(error.__traceback__):
         return ConfigError(
-            f"{place} takes a batch apart into the wrong number of parts ({text}). A batch has three: write "
+            f"{where} takes a batch apart into the wrong number of parts ({text}). A batch has three: write "
             "`x, y, row_weights = batch`, or batch.x and batch.y, and reduce with the weights, which are 0 for "
             "padding: (losses * row_weights).sum(). self.task_loss(batch) does all of it."
         )
     if isinstance(error, TypeError | AttributeError) and "'TensorGroup'" in text:
         return ConfigError(
-            f"{place} reads a whole model as if it were a tensor or a dict ({text}). Write self.kept('name') for one "
+            f"{where} reads a whole model as if it were a tensor or a dict ({text}). Write self.kept('name') for one "
             "of state_spec(), and self.sent('name') for one of sent_spec(): a dict from parameters' names to tensors."
         )
     if isinstance(error, AttributeError) and batches_per_step > 1 and "'tuple' object has no attribute" in text:
         return ConfigError(
-            f"{place} reads its batch as one, but batches_per_step is {batches_per_step}: a step is given a tuple of "
+            f"{where} reads its batch as one, but batches_per_step is {batches_per_step}: a step is given a tuple of "
             f"that many. Write `first, *others = batch`, and first.x, first.y."
         )
     return None
 
 
-def changed_in_place(place: str, what: str) -> str:
-    """A step wrote into something that it may only read."""
+def changed_in_place(where: str, what: str) -> str:
+    """The message for a step that changes a tensor that it may only read."""
     return (
-        f"{place} changes {what}, but a step may only read the received model (global_params), states and what the "
+        f"{where} changes {what}, but a step may only read the received model (global_params), states and what the "
         "server sent. Make a new tensor instead (y = x + 1, not x += 1 or self.x = ...). A state that moves from step "
         "to step is returned in the step's dict, under its name in carried_states()."
     )
 
 
 def mixed(step: str, keeper: str, net: nn.Module) -> str:
-    """A step passes its net at the parameters of several models, and the net keeps numbers of its passes."""
+    """The message for a step that runs its net with parameters of several models, though the net keeps statistics."""
     kind = type(net.get_submodule(keeper)).__name__
     return (
         f"{step} passes the net at other parameters than its own (task_grad), and '{keeper}' of model.net "
@@ -80,7 +80,7 @@ def mixed(step: str, keeper: str, net: nn.Module) -> str:
 
 
 def check_step_output(output: object, step: str, carried: tuple[str, ...]) -> None:
-    """A step returns a scalar tensor, or a dict with one as `loss` and the states that it carries."""
+    """Require that a step returned a scalar tensor, or a dict with one as `loss` and the states that it carries."""
     answer = output if isinstance(output, Mapping) else {"loss": output}
     if "loss" not in answer:
         raise ConfigError(
@@ -98,12 +98,12 @@ def check_step_output(output: object, step: str, carried: tuple[str, ...]) -> No
         )
 
 
-def check_state(value: Tensor, held: Tensor, step: str, name: str) -> None:
-    """A state that a step carries keeps its shape."""
-    if value.shape != held.shape:
+def check_state(value: Tensor, expected: Tensor, step: str, name: str) -> None:
+    """Require that a state that a step carries keeps its shape."""
+    if value.shape != expected.shape:
         raise ConfigError(
-            f"{step} returned '{name}' of shape {tuple(value.shape)}, but this state has {tuple(held.shape)}"
-            f"{', one number for each client' if held.dim() == 0 else ''}. Return it in that shape."
+            f"{step} returned '{name}' of shape {tuple(value.shape)}, but this state has {tuple(expected.shape)}"
+            f"{', one number for each client' if expected.dim() == 0 else ''}. Return it in that shape."
         )
 
 
@@ -124,12 +124,12 @@ def _check_scalar(value: Any, step: str, name: str) -> None:
 
 def _line(trace: TracebackType | None) -> str:
     """` (mine.py, line 12)`: the innermost line that the user wrote."""
-    own = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _OTHERS)]
-    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    frames = [frame for frame in traceback.extract_tb(trace) if not any(part in frame.filename for part in _OTHERS)]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _keeps_statistics(trace: TracebackType | None, net: nn.Module) -> str | None:
-    """The innermost module of the net that was passed when it failed, where it has buffers of its own: its name."""
+    """Name of the innermost module of the net that was running at the failure, if it has buffers of its own."""
     names = {id(module): name for name, module in net.named_modules()}
     passed = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(trace)]
     inner = next((module for module in reversed(passed) if id(module) in names), None)
@@ -137,12 +137,12 @@ def _keeps_statistics(trace: TracebackType | None, net: nn.Module) -> str | None
 
 
 def _holds_batch(trace: TracebackType | None) -> bool:
-    """Whether the function that failed had a batch at hand."""
+    """Whether a local variable of the function that failed is a batch."""
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     return trace is not None and any(isinstance(value, Batch) for value in trace.tb_frame.f_locals.values())
 
 
 def has_buffers(module: nn.Module) -> bool:
-    """Whether a module itself keeps buffers, whatever those inside it do."""
+    """Whether a module itself has buffers, not counting its submodules."""
     return next(module.buffers(recurse=False), None) is not None

@@ -1,4 +1,4 @@
-"""Tasks: what a net is to learn from (x, y): the loss of each row, and what is measured of its predictions.
+"""Tasks: what a net is to learn from (x, y). A task gives the loss of each row and the measures of predictions.
 
 A task is an option of every algorithm (`model.task`). It knows nothing of clients: sums over rows are made elsewhere.
 """
@@ -17,24 +17,24 @@ from fedlit.metrics.measures import ACCURACY, MAE, MSE, NOT_COUNTED, PERPLEXITY,
 from fedlit.recorded import Recorded
 
 LOSSES = "losses"
-"""Among what is summed of rows: their losses."""
+"""The name of the losses among the sums over rows."""
 
 
 @dataclass(frozen=True)
 class Named:
-    """What a refusal names."""
+    """Names for the error of `Task.misfit`."""
 
     net: str
     data: str
     classes: int
-    """Or tokens; 0 where y has none."""
+    """Number of classes or tokens; 0 if y has none."""
 
 
 class Task(Recorded, ABC):
-    """A loss per row, and measures; the first one selects models and heads tables and figures."""
+    """A loss per row, and measures. The first measure selects the best model and comes first in tables and figures."""
 
     name: ClassVar[str] = ""
-    """As in `model.task`."""
+    """Its name in `model.task`."""
     measures: ClassVar[tuple[Measure, ...]] = ()
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -49,7 +49,7 @@ class Task(Recorded, ABC):
 
     @property
     def first(self) -> Measure:
-        """The measure that counts first."""
+        """The first measure, which selects the best model."""
         return self.measures[0]
 
     @abstractmethod
@@ -58,27 +58,27 @@ class Task(Recorded, ABC):
 
     @abstractmethod
     def misfit(self, output: Tensor, y: Tensor, named: Named) -> str | None:
-        """Why this net's output or these targets are not for this task, and what to do; None where they are.
+        """Why this net's output or these targets do not fit the task, and what to do; None if they fit.
 
         Args:
-            output: of the net, for some rows.
-            y: of the same rows.
-            named: what net and data are called, and how many classes or tokens there are.
+            output: output of the net, for some rows.
+            y: targets of the same rows.
+            named: names of net and data, and the number of classes or tokens.
         """
 
     def probe_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
         """Targets of this task's form for rows on which a step is tried before the first round.
 
         Args:
-            labels: (rows,) 0 or 1, which are to be told apart in the targets.
+            labels: (rows,) 0 or 1; the targets of rows with different labels must differ.
             output: gives the net's output for these rows.
         """
         return labels
 
     def row_sums(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Measure -> (rows, k): what adds up over rows."""
-        found = {measure.name: measure.rows(output, y) for measure in self.measures}
-        return {name: columns(value.double()) for name, value in found.items()}
+        """Measure -> (rows, k): the numbers of each row that the measure sums over rows."""
+        summands = {measure.name: measure.rows(output, y) for measure in self.measures}
+        return {name: columns(value.double()) for name, value in summands.items()}
 
 
 class Classification(Task):
@@ -137,10 +137,10 @@ class Regression(Task):
 
 
 class NextToken(Task):
-    """The next token, at the end or at every place of a sequence: cross-entropy; accuracy and perplexity per token.
+    """The next token, at the end or at every position of a sequence: cross-entropy; accuracy and perplexity per token.
 
-    y (rows,) with outputs (rows, tokens), or y (rows, length) with outputs (rows, length, tokens); a place where y is
-    -100 does not count. The loss of a row is the mean over its places.
+    y (rows,) with outputs (rows, tokens), or y (rows, length) with outputs (rows, length, tokens). Positions where y is
+    -100 do not count. The loss of a row is the mean over its positions.
     """
 
     name = "next_token"
@@ -152,8 +152,8 @@ class NextToken(Task):
         return columns(losses.reshape(y.shape)).sum(1) / counted.clamp(min=1)
 
     def probe_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
-        places = output().shape[:-1]
-        return labels.reshape(-1, *[1] * (len(places) - 1)).expand(places)
+        positions = output().shape[:-1]
+        return labels.reshape(-1, *[1] * (len(positions) - 1)).expand(positions)
 
     def misfit(self, output: Tensor, y: Tensor, named: Named) -> str | None:
         if y.is_floating_point():
@@ -174,7 +174,7 @@ TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Reg
 
 
 def find_task(task: str | Task | None) -> Task:
-    """A task by its name, or the one that was given; classification by default."""
+    """The task of a name, or the Task that was passed; classification by default."""
     if isinstance(task, Task):
         return task
     name = Classification.name if task is None else task

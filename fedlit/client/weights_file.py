@@ -1,7 +1,7 @@
-"""WeightsFile: the weights that a net begins with, from a file: a state dict, or a checkpoint that holds one.
+"""WeightsFile: initial weights of a net from a file, which is a state dict or a checkpoint that holds one.
 
-Tensors are read without running a line of the file (`weights_only`). Names and shapes must be the net's: a net that
-began with half of a file would train without a word.
+Tensors are read without running any code in the file (`weights_only`). Names and shapes must be those of the net:
+loading only a part of a file would go unnoticed.
 """
 
 import io
@@ -39,11 +39,11 @@ class WeightsFile(ReadFromFile):
         return Path(self.file).expanduser()
 
     def known_by(self) -> dict[str, Any]:
-        """The file's name and what it holds."""
+        """The file's name and a fingerprint of its content."""
         return {"file": self.file, "sha256": fingerprint_of(self._content())}
 
     def load_into(self, net: nn.Module) -> None:
-        """Give the net these weights, or say why they are not this net's."""
+        """Load these weights into the net; ConfigError if they do not fit it."""
         content = self._content()
         require_fingerprint(content, self.sha256, f"model.init_from: {self.path}", "sha256")
         weights = state_dict_in(self._tensors(content))
@@ -72,39 +72,42 @@ class WeightsFile(ReadFromFile):
             ) from error
 
     def _check(self, net: nn.Module, weights: Mapping[str, Tensor]) -> None:
-        name, own = type(net).__name__, net.state_dict()
+        name, params = type(net).__name__, net.state_dict()
         where = f"model.init_from: {self.path} does not hold the weights of model.net ({name})"
-        missing, foreign = [key for key in own if key not in weights], [key for key in weights if key not in own]
+        missing, foreign = (
+            [key for key in params if key not in weights],
+            [key for key in weights if key not in params],
+        )
         if missing:
             raise ConfigError(f"{where}: '{missing[0]}' is not in it. {nearest(missing[0], weights)}{_HOW}")
         if foreign:
             raise ConfigError(
-                f"{where}: it has '{foreign[0]}', which the net does not. {nearest(foreign[0], own)}{_HOW}"
+                f"{where}: it has '{foreign[0]}', which the net does not. {nearest(foreign[0], params)}{_HOW}"
             )
         for key, value in weights.items():
-            if value.shape != own[key].shape:
+            if value.shape != params[key].shape:
                 raise ConfigError(
-                    f"{where}: '{key}' has shape {tuple(value.shape)} there and {tuple(own[key].shape)} in the net. "
+                    f"{where}: '{key}' has shape {tuple(value.shape)} there and {tuple(params[key].shape)} in the net. "
                     "Give the net the options that it was trained with, or another file."
                 )
-            if not is_plain(value) or value.is_floating_point() != own[key].is_floating_point():
+            if not is_plain(value) or value.is_floating_point() != params[key].is_floating_point():
                 raise ConfigError(
                     f"{where} that can be used: '{key}' is of {str(value.dtype).removeprefix('torch.')}, sparse, "
-                    f"quantized or without values. Save it as plain {str(own[key].dtype).removeprefix('torch.')}."
+                    f"quantized or without values. Save it as plain {str(params[key].dtype).removeprefix('torch.')}."
                 )
             if not bool(torch.isfinite(value).all()):
                 raise ConfigError(f"{where} that can be used: '{key}' has NaN or infinite values.")
 
 
 def is_plain(value: Tensor) -> bool:
-    """Whether a tensor holds its values one by one, as real numbers."""
+    """Whether a tensor is dense, real and not quantized."""
     return value.layout == torch.strided and not (value.is_meta or value.is_quantized or value.is_complex())
 
 
 def is_whole(file: IO[bytes]) -> bool:
-    """Whether the archive in a file is as torch.save wrote it: checksums, which torch.load does not look at, and size.
+    """Whether the archive in a file is as torch.save wrote it: its checksums, which torch.load ignores, and its size.
 
-    What is larger inside than the file was packed, which torch.save never does: a few kB could fill the memory.
+    torch.save does not compress. A compressed file is refused, since a few kB of it could fill the memory.
     """
     size = file.seek(0, io.SEEK_END)
     with zipfile.ZipFile(file) as archive:
@@ -112,16 +115,16 @@ def is_whole(file: IO[bytes]) -> bool:
 
 
 def state_dict_in(content: Any) -> dict[str, Tensor]:
-    """The net's tensors of a state dict, a checkpoint (`state_dict`, the net's below `net.`) or best.ckpt (`model`)."""
-    held = content
+    """The net's tensors in a state dict, a checkpoint (`state_dict`, prefix `net.`) or best.ckpt (`model`)."""
+    state = content
     for key in ("state_dict", "model"):
-        if isinstance(held, Mapping) and isinstance(held.get(key), Mapping):
-            held = held[key]
-    named = {str(name): value for name, value in held.items()} if isinstance(held, Mapping) else {}
+        if isinstance(state, Mapping) and isinstance(state.get(key), Mapping):
+            state = state[key]
+    named = {str(name): value for name, value in state.items()} if isinstance(state, Mapping) else {}
     tensors = {name: value for name, value in named.items() if isinstance(value, Tensor)}
     require(
         bool(tensors) and len(tensors) == len(named),
         f"model.init_from: the file holds {type(content).__name__} without a state dict. {_HOW}",
     )
     of_a_client = {name.removeprefix("net."): value for name, value in tensors.items() if name.startswith("net.")}
-    return of_a_client if held is not content and of_a_client else tensors
+    return of_a_client if state is not content and of_a_client else tensors

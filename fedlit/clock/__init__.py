@@ -1,6 +1,6 @@
-"""Simulated time as data: how long clients take, who reports in time, how long a round lasts.
+"""Simulated time as data: how long clients take, which of them report in time, and how long a round lasts.
 
-No threads and no state; which server waits for whom is in `rounds`.
+There are no threads and no state here. Which server waits for which clients is in `rounds`.
 """
 
 from fedlit.clock.clock import Clock, Reports

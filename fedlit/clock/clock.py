@@ -1,11 +1,11 @@
-"""Clock: who reports by the deadline, and how long a round lasts. Options and pure functions; it keeps no time itself.
+"""Clock: which clients report by the deadline, and how long a round lasts. It has options and no state.
 
     reports   τ_i <= deadline, and the client did not drop out
-    lasts     max τ_i over those who report; at least the deadline where there is one and somebody does not report
+    duration  max τ_i over clients that report; at least the deadline, if there is one and a client does not report
 
-Readings. A server cannot tell a lost client from a slow one, so with a deadline it waits for both until then; without
-one it is told of a loss (a closed connection) and waits for the others only. A round without any report would be no
-round: the earliest client that did not drop out stays, however late, and if all dropped out, the earliest of all.
+Readings. A server cannot tell a lost client from a slow one, so with a deadline it waits for both until then. Without a
+deadline it notices a loss (a closed connection) and waits only for the others. Every round has a report: if no client
+reports in time, the earliest that did not drop out does, however late; if all dropped out, the earliest of all.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ class Reports:
     """A round in simulated time, for the clients that were asked, in their order."""
 
     seconds: Seconds
-    """(clients,) from the round's start until the model is back, or would have been."""
+    """(clients,) from the round's start until the model is back, or would be if the client were not lost."""
     reports: NDArray[np.bool_]
-    """(clients,): whose model the server uses; at least one."""
+    """(clients,): whether the server uses the client's model; at least one is True."""
     duration_s: float
     """Seconds from the round's start until the server steps."""
 
@@ -59,10 +59,10 @@ class Clock:
         )
 
     def report_times(self, seed: int, round: int, clients: ArrayLike, work: ArrayLike) -> Reports:
-        """Who reports when, for these clients with so many units of work each (`latency.work`)."""
+        """The reports of a round of these clients, with these units of work (`latency.work`)."""
         ids = np.atleast_1d(np.asarray(clients))
-        seconds, reports, [lasts] = self.reports_of(seed, np.full(len(ids), round), ids, work, [len(ids)])
-        return Reports(seconds, reports, lasts)
+        seconds, reports, [duration_s] = self.reports_of(seed, np.full(len(ids), round), ids, work, [len(ids)])
+        return Reports(seconds, reports, duration_s)
 
     def reports_of(
         self,
@@ -73,23 +73,23 @@ class Clock:
         counts: Sequence[int],
         arrivals: Seconds | None = None,
     ) -> tuple[Seconds, NDArray[np.bool_], list[float]]:
-        """The same for the clients of several servers, so many of each, with the round of each: one draw for all.
+        """The same for several servers at once, with `counts` clients each and a round for each client.
 
-        Returns (clients,) seconds, (clients,) who reports, and how long the round of each server lasts. `arrivals` are
-        theirs, where they are drawn already.
+        Returns (clients,) seconds, (clients,) whether each reports, and the duration of each server's round. `arrivals`
+        are the clients' arrivals, if they were drawn already.
         """
         require(min(counts) > 0, "The clock is asked for a round without clients. Give it at least one.")
         seconds = self.latency.durations(seed, rounds, clients, work, arrivals)
         lost = self.lost(seed, rounds, clients)
-        if self.deadline is None and not lost.any():  # all report; with many servers one by one takes long
+        if self.deadline is None and not lost.any():  # all report: no loop over servers, which takes long
             return seconds, ~lost, np.maximum.reduceat(seconds, np.cumsum([0, *counts[:-1]])).tolist()
         each = split_by_counts(seconds, counts)
-        reports = [who_reports(*own, self.deadline) for own in zip(each, split_by_counts(lost, counts), strict=True)]
-        lasts = [round_duration_s(*own, self.deadline) for own in zip(each, reports, strict=True)]
-        return seconds, np.concatenate(reports), lasts
+        reports = [who_reports(*pair, self.deadline) for pair in zip(each, split_by_counts(lost, counts), strict=True)]
+        durations = [round_duration_s(*pair, self.deadline) for pair in zip(each, reports, strict=True)]
+        return seconds, np.concatenate(reports), durations
 
     def lost(self, seed: int, round: Rounds, clients: ArrayLike) -> NDArray[np.bool_]:
-        """(clients,): who drops out of this round."""
+        """(clients,): whether each client drops out of this round."""
         ids = np.atleast_1d(np.asarray(clients))
         if self.dropout == 0:  # saves the time of a draw
             return np.zeros(len(ids), dtype=np.bool_)
@@ -98,13 +98,13 @@ class Clock:
 
 
 def split_by_counts(values: NDArray[Any], counts: Sequence[int]) -> list[NDArray[Any]]:
-    """So many of the values after each other, as views; np.split takes ten times as long for many parts."""
+    """Split the values into consecutive parts of these lengths (views); np.split is ten times slower for many parts."""
     ends = accumulate(counts)
     return [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 def who_reports(seconds: Seconds, lost: NDArray[np.bool_], deadline: float | None) -> NDArray[np.bool_]:
-    """(clients,): those in time and not lost; at least one, as the head of this file says."""
+    """(clients,): whether each is in time and not lost; at least one is True (Readings, at the head of this file)."""
     in_time = seconds <= (np.inf if deadline is None else deadline)
     reports: NDArray[np.bool_] = in_time & ~lost
     if not reports.any():
@@ -114,6 +114,6 @@ def who_reports(seconds: Seconds, lost: NDArray[np.bool_], deadline: float | Non
 
 
 def round_duration_s(seconds: Seconds, reports: NDArray[np.bool_], deadline: float | None) -> float:
-    """Seconds until the slowest report, and until the deadline if somebody does not report."""
+    """Seconds until the slowest report; at least until the deadline if a client does not report."""
     slowest = float(seconds[reports].max())
     return slowest if deadline is None or reports.all() else max(slowest, deadline)

@@ -26,10 +26,10 @@ Seconds = NDArray[np.float64]
 
 
 class Distribution(ABC):
-    """Base of the distributions; none of them gives a negative number."""
+    """Base of the distributions; none of them draws a negative number."""
 
     is_recorded = False
-    """Whether a round has one number for a client and no more, so that `processing: sum` has nothing to add up."""
+    """Whether there is only one number for a round and client, so that `processing: sum` cannot add several."""
 
     @abstractmethod
     def expected(self) -> float:
@@ -40,20 +40,20 @@ class Distribution(ABC):
         """The inverse of the distribution function, element by element, for 0 <= u < 1."""
 
     def draw(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, index: int = 0) -> Seconds:
-        """(clients,): one number for each client, whoever else is asked."""
+        """(clients,): one number for each client, whichever other clients are drawn."""
         return self.quantile(uniforms(seed, purpose, clients, round=round, index=index)[:, 0])
 
     def draw_four(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, block: int) -> Seconds:
-        """(clients, 4): independent numbers, those from 4 · block on; `draw` gives the very first."""
+        """(clients, 4): independent numbers 4 · block to 4 · block + 3; `draw` gives number 0."""
         return self.quantile(uniforms(seed, purpose, clients, round=round, block=block))
 
     def check(self, rounds: int, clients_per_round: int) -> None:  # noqa: B027  # nothing to check: only records end
-        """Raise ConfigError if so many numbers cannot be had."""
+        """Raise ConfigError if there are not enough numbers."""
 
 
 @dataclass(frozen=True)
 class Exponential(Distribution):
-    """Exponential: memoryless arrivals and processing, the FedBCD paper's choice.
+    """Exponential: memoryless arrivals and processing, as in the FedBCD paper.
 
     Args:
         mean: mean seconds, 1 / rate; above 0
@@ -160,7 +160,7 @@ class Uniform(Distribution):
 
 @dataclass(frozen=True)
 class Constant(Distribution):
-    """Always the same.
+    """The same number in every draw.
 
     Args:
         value: seconds; 0 or more
@@ -176,11 +176,11 @@ class Constant(Distribution):
         return self.value
 
     def quantile(self, u: ArrayLike) -> Seconds:
-        """The value, as often as asked."""
+        """The value, in the shape of u."""
         return np.full(np.shape(u), self.value, dtype=np.float64)
 
     def draw(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, index: int = 0) -> Seconds:
-        """(clients,): the value; nothing has to be drawn for it, which is most of a small round's time on the clock."""
+        """(clients,): the value. Nothing is drawn, since drawing takes most of a small round's time in the clock."""
         return self.quantile(np.atleast_1d(clients))
 
 

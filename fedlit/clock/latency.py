@@ -5,8 +5,8 @@
     product    P_i = K_i τ_proc,i                           one draw for a client and round (FedBCD, section 5)
     sum        P_i = τ_proc,i,1 + … + τ_proc,i,K_i          a draw of its own for each unit of work
 
-Draws are keyed by (seed, round, client), the speed by (seed, client): it lasts. So neither the order of the clients nor
-who else is asked changes a client's seconds, and nothing has to be saved for resume.
+Draws are keyed by (seed, round, client); the speed, which is the same in all rounds, by (seed, client). So a client's
+seconds do not depend on the order or the choice of the other clients, and nothing has to be saved for resume.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from fedlit.keys import Purpose, Rounds
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds of clients; the defaults are the FedBCD paper's.
+    """How long clients take, in seconds; the defaults are those of the FedBCD paper.
 
     Args:
         arrival: τ_arr: seconds from the round's start until a client shows up
@@ -56,24 +56,24 @@ class Latency:
         )
 
     def work(self, steps: ArrayLike, steps_per_epoch: ArrayLike) -> NDArray[np.float64]:
-        """(clients,): units of work in so many local steps; an epoch that is cut short counts as its share."""
-        taken = np.asarray(steps, dtype=np.float64)
+        """(clients,): units of work in these numbers of local steps; a part of an epoch counts as its share."""
+        counts = np.asarray(steps, dtype=np.float64)
         if self.per == "local_step":
-            return taken
+            return counts
         if self.per == "epoch":
-            return taken / np.maximum(np.asarray(steps_per_epoch, dtype=np.float64), 1)
-        return (taken > 0).astype(np.float64)
+            return counts / np.maximum(np.asarray(steps_per_epoch, dtype=np.float64), 1)
+        return (counts > 0).astype(np.float64)
 
     def arrivals(self, seed: int, round: Rounds, clients: ArrayLike) -> Seconds:
-        """(clients,): seconds until each client shows up."""
+        """(clients,): seconds until each client arrives."""
         return self._drawn("arrival", seed, Purpose.ARRIVAL, round, clients)
 
     def durations(
         self, seed: int, round: Rounds, clients: ArrayLike, work: ArrayLike, arrivals: Seconds | None = None
     ) -> Seconds:
-        """(clients,): seconds from the round's start until each client's model is back, for so many units of work.
+        """(clients,): seconds from the round's start until each client's model is back, for these units of work.
 
-        `arrivals` are theirs, where they are drawn already.
+        `arrivals` are the clients' arrivals, if they were drawn already.
         """
         ids = np.atleast_1d(np.asarray(clients))
         round = np.broadcast_to(np.asarray(round), ids.shape)
@@ -85,7 +85,7 @@ class Latency:
         return arrivals + computing + sum(ways)
 
     def speeds(self, seed: int, clients: ArrayLike) -> NDArray[np.float64]:
-        """(clients,): the clients' lasting speeds; a trace of them has them as its round 1."""
+        """(clients,): the clients' speeds, the same in all rounds; a trace of speeds holds them as round 1."""
         ids = np.atleast_1d(np.asarray(clients))
         if self.speed is None:
             return np.ones(len(ids))
@@ -100,13 +100,13 @@ class Latency:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether any of it is a trace, which may end before a run does."""
+        """Whether any part is a trace, which may be shorter than the run."""
         parts = (self.arrival, self.compute, self.network, self.speed)
         return any(part is not None and part.is_recorded for part in parts)
 
     @property
     def is_constant(self) -> bool:
-        """Whether every client takes equally long in every round, whatever its work."""
+        """Whether every client takes equally long in every round, for any work."""
         same = isinstance(self.arrival, Constant) and isinstance(self.network, Constant)
         free = isinstance(self.compute, Constant) and (self.per == "round" or self.compute.value == 0)
         return same and free and (self.speed is None or isinstance(self.speed, Constant))
@@ -114,7 +114,7 @@ class Latency:
     def check(self, seed: int, rounds: int, population: int, clients_per_round: int) -> None:
         """Raise ConfigError before any training if a trace is too short or a client's speed is 0.
 
-        `clients_per_round` is how many are asked in a round: all of them where the earliest arrivals are taken.
+        `clients_per_round` is how many clients need numbers in a round: all of them if the earliest are taken.
         """
         for distribution in (self.arrival, self.compute, self.network):
             distribution.check(rounds, clients_per_round)
@@ -133,7 +133,7 @@ class Latency:
     def _sum(
         self, seed: int, round: NDArray[np.int64], clients: NDArray[np.int64], work: NDArray[np.float64]
     ) -> Seconds:
-        """Four units at a time for those who still work; the last unit counts with the share that is done of it."""
+        """Draw four units at a time for clients that still work; a last partial unit counts as its share."""
         seconds = np.zeros(len(clients))
         for block in range(int(np.ceil(work.max(initial=0) / 4))):
             busy = np.flatnonzero(work > 4 * block)
@@ -145,7 +145,7 @@ class Latency:
 
 
 def checked_seconds(name: str, distribution: Distribution, seconds: Seconds) -> Seconds:
-    """Seconds, or ConfigError: a distribution of one's own may give anything."""
+    """The seconds, or ConfigError if a user's distribution gave negative or infinite ones."""
     good = np.isfinite(seconds) & (seconds >= 0)
     require(
         bool(good.all()),

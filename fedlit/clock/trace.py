@@ -1,4 +1,4 @@
-"""Trace: recorded seconds, replayed exactly. The file is a table with a row for each round and client.
+"""Trace: recorded seconds, replayed exactly. The file is a table with one row for each round and client:
 
 round,client,seconds
 1,0,3.25
@@ -21,12 +21,12 @@ from fedlit.recorded import ReadFromFile, fingerprint_of, require_fingerprint
 
 _HEADER = "round,client,seconds"
 _WORD = np.int64(2**31)
-"""Rounds and clients of a trace are smaller, so that one int64 holds both."""
+"""Bound on round and client numbers of a trace, so that one int64 holds both."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A trace that was read."""
+    """The content of a trace file."""
 
     keys: NDArray[np.int64]
     """(rows,) round · 2³¹ + client, sorted."""
@@ -65,7 +65,7 @@ class Trace(Distribution, ReadFromFile):
         return Path(self.file).expanduser()
 
     def known_by(self) -> dict[str, Any]:
-        """The file's name and what it holds."""
+        """The file's name and a fingerprint of its content."""
         return {"file": self.file, "sha256": fingerprint_of(content_of(self.path))}
 
     def expected(self) -> float:
@@ -73,20 +73,20 @@ class Trace(Distribution, ReadFromFile):
         return float(self.table.seconds.mean())
 
     def quantile(self, u: ArrayLike) -> Seconds:
-        """The smallest recorded number that is not exceeded by a share u of them."""
+        """The smallest recorded number that at least a share u of the numbers does not exceed."""
         return np.quantile(self.table.seconds, np.asarray(u, dtype=np.float64), method="inverted_cdf")
 
     def draw(self, seed: int, purpose: Purpose, round: Rounds, clients: ArrayLike, index: int = 0) -> Seconds:
-        """(clients,): what was recorded."""
+        """(clients,): the recorded numbers, for any seed."""
         return self.lookup(round, clients)
 
     def lookup(self, round: Rounds, clients: ArrayLike) -> Seconds:
-        """(clients,): the recorded numbers; `round` counts from 0, as everywhere but in files."""
+        """(clients,): the recorded numbers; `round` counts from 0, but from 1 in files."""
         table, ids = self.table, np.atleast_1d(np.asarray(clients, dtype=np.int64))
         rounds = np.broadcast_to(np.asarray(round, dtype=np.int64) + 1, ids.shape)
         wanted = rounds * _WORD + ids
-        places = np.minimum(np.searchsorted(table.keys, wanted), len(table.keys) - 1)
-        missing = table.keys[places] != wanted
+        positions = np.minimum(np.searchsorted(table.keys, wanted), len(table.keys) - 1)
+        missing = table.keys[positions] != wanted
         if missing.any():
             number = rounds[missing][0]
             raise ConfigError(
@@ -94,10 +94,10 @@ class Trace(Distribution, ReadFromFile):
                 f"{(missing & (rounds == number)).sum()} of them are not there, first that of client "
                 f"{ids[missing][0]}. Record them, run fewer rounds, or use a distribution."
             )
-        return table.seconds[places]
+        return table.seconds[positions]
 
     def check(self, rounds: int, clients_per_round: int) -> None:
-        """Every round up to `rounds` must have numbers for so many clients."""
+        """Raise ConfigError unless every round up to `rounds` has numbers for so many clients."""
         rows = np.diff(np.searchsorted(self.table.keys, np.arange(1, rounds + 2) * _WORD))  # of each round
         short = np.flatnonzero(rows < clients_per_round)
         if len(short):
@@ -109,7 +109,7 @@ class Trace(Distribution, ReadFromFile):
 
 
 def content_of(path: Path) -> bytes:
-    """What the file holds."""
+    """The bytes of the file."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -117,7 +117,7 @@ def content_of(path: Path) -> bytes:
 
 
 def read_trace(path: Path, sha256: str | None = None) -> Table:
-    """The table of a file; whatever is wrong with it is a ConfigError that names file and line."""
+    """The table of a file; ConfigError, with file and line, for anything that is wrong with it."""
     content = content_of(path)
     require_fingerprint(content, sha256, f"The trace {path}", "Trace.sha256")
     lines, rows = read_rows(path, content)
@@ -134,7 +134,7 @@ def read_trace(path: Path, sha256: str | None = None) -> Table:
 
 
 def read_rows(path: Path, content: bytes) -> tuple[list[int], NDArray[np.float64]]:
-    """Numbers of the lines that are not empty, and what they hold: (rows, 3)."""
+    """Line numbers of the rows that are not empty, and their (rows, 3) numbers."""
     try:
         header, *texts = content.decode(encoding="utf-8-sig").splitlines() or [""]
     except UnicodeDecodeError as error:
@@ -160,15 +160,15 @@ def numbers_in(path: Path, line: int, text: str) -> list[float]:
 
 
 def is_count(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whole, not negative, and small enough for a key."""
-    whole: NDArray[np.bool_] = (values >= 0) & (values < _WORD) & (np.floor(values) == values)
-    return whole
+    """Whether each number is whole, not negative, and small enough for a key."""
+    are_counts: NDArray[np.bool_] = (values >= 0) & (values < _WORD) & (np.floor(values) == values)
+    return are_counts
 
 
 def require_rows(
     are_good: NDArray[np.bool_], path: Path, lines: list[int], rows: NDArray[np.float64], rule: str
 ) -> None:
-    """Raise ConfigError at the first row that is not good."""
+    """Raise ConfigError for the first row that breaks the rule."""
     if not are_good.all():
         bad = int(np.argmin(are_good))
         shown = ",".join(f"{number:g}" for number in rows[bad])

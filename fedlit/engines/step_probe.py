@@ -45,7 +45,7 @@ def reads_values(client: Client, sample: Tensor) -> str | None:
             try:
                 vmap(partial(functional_call, module), randomness="different")(tensors, (batch, number))
             except ValueReadError as error:
-                return error.place
+                return error.where
             except RuntimeError:
                 continue
     return None

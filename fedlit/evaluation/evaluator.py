@@ -1,4 +1,4 @@
-"""Models on data: losses and measures of the global model in one pooled pass, of a user's model on its own rows."""
+"""Scores of models: the global model on all rows in one pass, a user's model on this user's rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,9 +25,9 @@ class Evaluator:
     Args:
         client: the algorithm.
         data: the data.
-        ranks: the processes of the run. What measures one model divides its chunks, what measures many divides them.
-        device: where models are measured, and in which numbers; what is measured comes back.
-        forward: passes the net; eagerly unless given.
+        ranks: the processes of the run. They share the chunks of rows for one model, or the models if there are many.
+        device: where models are measured, and in which type; results are copied back to the host.
+        forward: computes the net's outputs; eagerly by default.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class Evaluator:
         tests = data.everyone.test
         self.counts = torch.from_numpy(tests.sizes).double()
         self._owners = torch.from_numpy(tests.owners)
-        own = tests.joined
-        # Every row that any measure of z needs, once; `_own` and `_pooled` say where in it each of them stands.
-        self._rows = torch.unique(torch.cat([own, data.global_test]))
-        self._own = torch.searchsorted(self._rows, own)
+        user_rows = tests.joined
+        # All rows on which z is measured, each once; `_own` and `_pooled` are positions in it.
+        self._rows = torch.unique(torch.cat([user_rows, data.global_test]))
+        self._own = torch.searchsorted(self._rows, user_rows)
         self._pooled = torch.searchsorted(self._rows, data.global_test)
 
     @property
     def has_own_tests(self) -> bool:
-        """Whether any user has test data of its own; fresh ones have none."""
+        """Whether any user has test data of its own; fresh clients have none."""
         return len(self._own) > 0
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """The net in evaluation mode; whoever measures many models enters it once for all of them."""
+        """Inside the block, the net is in evaluation mode; enter it once around many measurements."""
         net = self.client.net
         if not net.training:
             yield
@@ -87,7 +87,7 @@ class Evaluator:
         return UserScores({name: part for name, part in sums.items() if name != LOSSES}, sums[LOSSES], self.counts)
 
     def _pooled_metrics(self, group: str, scored: Params) -> dict[str, float]:
-        """Of these rows together, each once."""
+        """Measures and mean loss over these rows, each of which counts once."""
         count = torch.tensor(float(len(scored[LOSSES])), dtype=torch.float64)
         measured = {
             f"{group}/{measure.name}": float(measure.value(scored[measure.name].double().sum(0), count))
@@ -96,11 +96,11 @@ class Evaluator:
         return measured | {f"{group}/loss": float(scored[LOSSES].double().mean())}
 
     def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
-        """Losses and what measures add up of a model, summed over the rows; by this rank alone."""
+        """Losses and summands of the measures, summed over the rows; computed by this rank alone."""
         return row(self.sums_of_each([(model, rows)]), 0)
 
     def sums_of_each(self, models: Models) -> Params:
-        """Stacked: the same of every model on its own rows; by this rank alone."""
+        """Stacked: the same sums for every model on its own rows; computed by this rank alone."""
         sizes: list[int] = []
 
         def counted() -> Iterator[tuple[Mapping[str, Tensor], Tensor]]:
@@ -113,7 +113,7 @@ class Evaluator:
         return {name: by_user(part, owners, len(sizes)) for name, part in scored.items()}
 
     def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
-        """f of training rows: their mean loss, and the l2 term where there is one."""
+        """f on training rows: their mean loss, plus the l2 term if there is one."""
         return float(self._score_together(model, rows)[LOSSES].double().mean() + self._l2_term(model))
 
     def adapted(self, model: Mapping[str, Tensor], user: int, step: Adaptation) -> Mapping[str, Tensor]:
@@ -125,9 +125,9 @@ class Evaluator:
         return dict(model) | {name: model[name] - step.lr * value for name, value in slope.items()}
 
     def risks(self, models: Params, train: Sequence[Tensor]) -> Tensor:
-        """(clients,) f_i of each client's model on its training rows; NaN for who has none."""
+        """(clients,) f_i of each client's model on its training rows; NaN for a client without rows."""
         counts = torch.tensor([len(rows) for rows in train], dtype=torch.float64)
-        if all(value.stride(0) == 0 for value in models.values()):  # all received the same: one pass
+        if all(value.stride(0) == 0 for value in models.values()):  # all received the same model: one pass
             losses = self._score_together(row(models, 0), torch.cat(list(train)))[LOSSES]
             owners = torch.repeat_interleave(torch.arange(len(train)), counts.long())
             return by_user(losses, owners, len(train)) / counts + self._l2_term(row(models, 0))
@@ -137,11 +137,11 @@ class Evaluator:
             terms = [self._l2_term(row(models, k)) for k in clients]
             return {"sums": sums, "terms": torch.tensor(terms, dtype=torch.float64)}
 
-        found = self.ranks.split_work(counts.tolist(), risks_of)
-        return found["sums"] / counts + found["terms"]
+        risks = self.ranks.split_work(counts.tolist(), risks_of)
+        return risks["sums"] / counts + risks["terms"]
 
     def gradients(self, models: Params, train: Sequence[Tensor]) -> Params:
-        """Stacked: the gradient of f_i; zeros for who has no rows."""
+        """Stacked: the gradient of f_i at each client's model; zeros for a client without rows."""
 
         def gradients_of(clients: list[int]) -> Params:
             return stack([self.gradient(row(models, k), train[k]) for k in clients])
@@ -149,22 +149,22 @@ class Evaluator:
         return self.ranks.split_work([len(rows) for rows in train], gradients_of)
 
     def mean_gradient(self, model: Mapping[str, Tensor], parts: Sequence[Tensor]) -> Params:
-        """The plain mean of the gradients on each of the parts."""
+        """The unweighted mean of the gradients on these parts of the rows."""
         total: Params = {}
         for rows in parts:
             total = {name: value + total.get(name, 0) for name, value in self.gradient(model, rows).items()}
         return scale(total, 1 / len(parts))
 
     def gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
-        """Of f on these rows, the l2 term included, in evaluation mode; zeros where there are none."""
+        """The gradient of f on these rows, with the l2 term, in evaluation mode; zeros if there are no rows."""
         model, store = self.device.sent(model), self.device.store(self.data.store)
         trainable = {name: model[name].detach() for name, _ in self.client.net.named_parameters()}
-        held = {name: value for name, value in model.items() if name not in trainable}
+        buffers = {name: value for name, value in model.items() if name not in trainable}
         total = {name: torch.zeros_like(value) for name, value in trainable.items()}
         with self.evaluating(), self.device.computing():
             for chunk in torch.split(rows, CHUNK) if len(rows) else ():
                 x, y = self.data.plain_rows(store, self.device.put(chunk))
-                slope = grad(lambda at, x=x, y=y: self.client.score(at | held, x, y)[LOSSES].sum())(trainable)
+                slope = grad(lambda at, x=x, y=y: self.client.score(at | buffers, x, y)[LOSSES].sum())(trainable)
                 total = {name: value + slope[name] / len(rows) for name, value in total.items()}
                 self.ranks.heartbeat()
         if self.client.l2 and len(rows):
@@ -172,13 +172,13 @@ class Evaluator:
         return self.device.home_one(total)
 
     def _l2_term(self, model: Mapping[str, Tensor]) -> float:
-        """Of the model's parameters, without its buffers."""
+        """l2/2 |x|² over the model's parameters, without its buffers."""
         if not self.client.l2:
             return 0.0
         return float(self.client.l2_term({name: model[name] for name, _ in self.client.net.named_parameters()}))
 
     def _score_together(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
-        """(rows,) losses and (rows, k) what measures add up, by all ranks, in chunks that a pass may depend on."""
+        """(rows,) losses and (rows, k) summands of the measures, by all ranks; each rank scores whole chunks."""
         chunks = torch.split(rows, CHUNK)
         if self.ranks.size == 1 or len(chunks) == 1:
             return self._score([(model, rows)])
@@ -190,16 +190,16 @@ class Evaluator:
         return self.ranks.split_work(lengths, scores_of, lengths)
 
     def _score(self, models: Models) -> Params:
-        """The same of several models, by this rank alone, in evaluation mode, without gradients."""
+        """The same for several models, by this rank alone, in evaluation mode, without gradients."""
         with self.evaluating():
             return self.forward(self.data.store, models)
 
 
 def user_metrics(users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
-    """How z fares from user to user."""
-    found = {f"global/user_{measure.name}": users.mean(measure) for measure in measures}
+    """Metrics of z over users: means, spreads, Gini coefficient and entropy."""
+    metrics = {f"global/user_{measure.name}": users.mean(measure) for measure in measures}
     for measure in measures:
         spread = distribution(users.values(measure), measure)
-        found |= {f"users/{measure.name}_{name}": value for name, value in spread.items()}
+        metrics |= {f"users/{measure.name}_{name}": value for name, value in spread.items()}
     first = users.values(measures[0])
-    return found | {"users/gini": gini(first), "users/entropy": entropy(first)}
+    return metrics | {"users/gini": gini(first), "users/entropy": entropy(first)}

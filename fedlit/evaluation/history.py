@@ -13,7 +13,7 @@ from fedlit.params import Params, clone
 
 
 class History:
-    """The rows of metrics.csv, in memory and in every checkpoint. What is not a number is left out of a row."""
+    """The rows of metrics.csv, in memory and in every checkpoint. A row leaves NaN out."""
 
     def __init__(self) -> None:
         self.columns: list[str] = []
@@ -21,16 +21,16 @@ class History:
         self.rows: list[dict[str, float]] = []
 
     def add(self, round: int, values: dict[str, float]) -> None:
-        """The row of a round."""
+        """Add the row of a round."""
         self.rounds.append(round)
         self.rows.append(self.row(values))
 
     def row(self, values: dict[str, float]) -> dict[str, float]:
-        """Only what is a number."""
+        """The values without NaN."""
         return {name: value for name, value in values.items() if value == value}
 
     def check(self, values: dict[str, float]) -> None:
-        """Columns are fixed when a run starts: an undeclared metric would be lost without a word."""
+        """ConfigError for an undeclared metric: columns are fixed when a run starts, so it would be lost."""
         unknown = sorted(set(values) - set(self.columns))
         if unknown:
             raise ConfigError(
@@ -43,9 +43,9 @@ class History:
         return [{"round": round, **row} for round, row in zip(self.rounds, self.rows, strict=True)]
 
     def series(self, name: str) -> tuple[list[int], list[float]]:
-        """(rounds, values) of one metric, where it was measured."""
-        known = [(r, row[name]) for r, row in zip(self.rounds, self.rows, strict=True) if name in row]
-        return [r for r, _ in known], [value for _, value in known]
+        """(rounds, values) of one metric, for the rounds in which it was measured."""
+        measured = [(r, row[name]) for r, row in zip(self.rounds, self.rows, strict=True) if name in row]
+        return [r for r, _ in measured], [value for _, value in measured]
 
     def last(self) -> dict[str, float]:
         """The newest value of every metric."""
@@ -55,7 +55,7 @@ class History:
         return {name: newest[name] for name in self.columns if name in newest}
 
     def state_dict(self) -> dict[str, Any]:
-        """One matrix (rounds, columns) with NaN where there is nothing: small, and only tensors and plain data."""
+        """One matrix (rounds, columns), with NaN for missing values: small, and only tensors and plain data."""
         values = [[row.get(name, torch.nan) for name in self.columns] for row in self.rows]
         return {
             "columns": self.columns,
@@ -77,14 +77,14 @@ class ServerHistory:
         self.columns: dict[str, list[float]] = {}
 
     def append(self, records: dict[str, list[Any]]) -> None:
-        """The rows of one round, as columns."""
+        """Add the rows of one round, which are given as columns."""
         for name, values in records.items():
             self.columns.setdefault(name, []).extend(float(value) for value in values)
 
     def table(self) -> dict[str, np.ndarray]:
-        """As columns of their types."""
-        whole = {"round": "int64", "server": "int64", "rounds": "int64", "clients": "int64", "stepped": "bool"}
-        return {name: np.array(values, whole.get(name, "float64")) for name, values in self.columns.items()}
+        """The columns as arrays of their types."""
+        dtypes = {"round": "int64", "server": "int64", "rounds": "int64", "clients": "int64", "stepped": "bool"}
+        return {name: np.array(values, dtypes.get(name, "float64")) for name, values in self.columns.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors only."""
@@ -97,7 +97,7 @@ class ServerHistory:
 
 @dataclass
 class Best:
-    """The server's model of the round that the task's first measure finds best on validation, never on test data."""
+    """The server's model of the best round, by the task's first measure on validation data, never on test data."""
 
     measure: Measure = ACCURACY
     round: int | None = None
@@ -105,7 +105,7 @@ class Best:
     model: Params = field(default_factory=dict)
 
     def offer(self, round: int, values: dict[str, float], model: Callable[[], Params]) -> None:
-        """Keep a copy of the model, which is asked for only then, if this round is better than all before it."""
+        """Keep a copy of the model if this round is better than all before it; `model` is called only then."""
         value = values.get(f"val/{self.measure.name}")
         if value is not None and (self.value is None or self._is_better(value, self.value)):
             self.round, self.value, self.model = round, value, clone(model())

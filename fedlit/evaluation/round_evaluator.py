@@ -1,4 +1,4 @@
-"""An evaluated round: which models are measured on which data, for the round's metrics and the record of each user."""
+"""An evaluated round: measures the models, for the metrics of the round and the record of each user."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,23 +39,23 @@ class EvaluationOptions:
 
 
 def rows_to_measure(data: FederatedDataModule, evaluations: int, trained: int) -> int:
-    """Rows that are passed through nets in so many evaluations, about; so many clients train between two of them."""
+    """About how many rows all evaluations pass through nets, if `trained` clients train between two of them."""
     tests = data.everyone.test
     users = min(1.0, trained / max(1, data.num_clients))
     return round(evaluations * (len(data.global_test) + len(data.global_val) + users * float(tests.sizes.sum())))
 
 
 class RoundEvaluator:
-    """Measures the global model and the users' own; a user's model is measured again only when it changed.
+    """Measures the global model and the users' models; a user's model is measured again only if it has changed.
 
     Args:
         client: the algorithm.
         data: the data.
         models: the users' models.
-        options: what is measured beside what always is.
-        ranks: the processes of the run, among which users are divided.
+        options: what is measured in addition.
+        ranks: the processes of the run, which share the users.
         device: where models are measured.
-        forward: passes the net; eagerly unless given.
+        forward: computes the net's outputs; eagerly by default.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class RoundEvaluator:
 
     @property
     def parts(self) -> MetricGroups:
-        """What there is to measure, which fixes the columns of the run."""
+        """The groups of metrics of the run, which fix its columns."""
         tested = self.evaluator.has_own_tests
         personal = tested and (self.models.keeps_local or self.client.personal_model() != Personal())
         return MetricGroups(
@@ -92,7 +92,7 @@ class RoundEvaluator:
         )
 
     def _check_extra(self) -> None:
-        """What is asked of users' own models needs them."""
+        """Refuse extra metrics of users' models if the run has no such models."""
         has_personal = self.models.keeps_local or self.client.personal_model() != Personal()
         for name, has in (("personal/train_loss", has_personal), ("local/grad_norm2", self.models.keeps_local)):
             require(
@@ -102,13 +102,13 @@ class RoundEvaluator:
             )
 
     def invalidate(self, clients: Iterable[int]) -> None:
-        """These clients trained: what they keep is measured again when next asked."""
+        """Drop the scores of these clients, which have trained."""
         for kept in self._kept.values():
             for client in clients:
                 kept.pop(client, None)
 
     def forget(self) -> None:
-        """Measure every user again: scores of a round that failed are not those of the models that are kept."""
+        """Drop all scores after a failed round: they may belong to models that were undone."""
         for kept in self._kept.values():
             kept.clear()
 
@@ -130,7 +130,7 @@ class RoundEvaluator:
             values |= extreme_user_metrics(cohort, users, measures)
         is_whole = not self.client.local_tensors or self.client.average_kept
         if not is_whole:
-            values = {}  # of z alone, which nobody uses
+            values = {}  # z without the kept tensors is no model that anybody uses
         if parts.local:
             local = personal = self.local_models(users)
             values |= local_metrics(local, measures)
@@ -146,7 +146,7 @@ class RoundEvaluator:
         return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)
 
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
-        """f(z) on all training data, by n_i and with equal weights, and its gradient's squared norm; on request."""
+        """On request: f(z) on all training data, weighted by n_i or uniformly, and its gradient's squared norm."""
         asked, values = self.options.extra_metrics, {}
         if not asked:
             return {}
@@ -160,7 +160,7 @@ class RoundEvaluator:
         return values
 
     def extra_of_users(self) -> dict[str, float]:
-        """Σ n_i f_i(personal_i) / Σ n_i, and the mean of ‖∇f_i(x_i)‖² (FedBC, corollary 4.7); on request."""
+        """On request: Σ n_i f_i(personal_i) / Σ n_i, and the mean of ‖∇f_i(x_i)‖² (FedBC, corollary 4.7)."""
         asked, values, train = self.options.extra_metrics, {}, self.data.everyone.train
         users = [int(user) for user in train.sizes.nonzero()[0]]
         if "personal/train_loss" in asked:
@@ -174,12 +174,12 @@ class RoundEvaluator:
         return values
 
     def personal_model(self, user: int) -> Mapping[str, Tensor]:
-        """A user's personal model, adapted where the algorithm says so."""
+        """A user's personal model, adapted if the algorithm adapts it."""
         step = self.client.personal_model().adaptation
         return self._adapted(self.models.personal(user), user, [] if step is None else [step])
 
     def pooled_scores(self, models: Sequence[Mapping[str, Tensor]]) -> list[float]:
-        """The task's first measure of each of these models, on the pooled test; processes divide the models."""
+        """The task's first measure of each of these models, on the pooled test; processes share the models."""
         rows, first = self.data.global_test, self.client.task.first
 
         def sums_of(numbers: list[int]) -> Params:
@@ -196,16 +196,17 @@ class RoundEvaluator:
         return self._scores("local", shared, self.models.local, trained, lambda user: not trained(user))
 
     def personal_models(self, shared: UserScores) -> UserScores:
-        """Scores of every user's personal model, adapted where the algorithm says so."""
+        """Scores of every user's personal model, adapted if the algorithm adapts it."""
         return self._adapted_scores("personal", shared, self.client.personal_model().adaptation)
 
     def finetuned_models(self, shared: UserScores) -> UserScores:
-        """Scores of the personal models after one further step."""
+        """Scores of the personal models after one more step."""
         return self._adapted_scores("finetuned", shared, self.client.personal_model().adaptation, self.options.finetune)
 
     def _adapted_scores(self, kind: str, shared: UserScores, *steps: Adaptation | None) -> UserScores:
-        models, taken = self.models, [step for step in steps if step is not None]
-        return self._scores(kind, shared, models.personal, models.changes_only_by_training, models.is_global, taken)
+        models, adaptations = self.models, [step for step in steps if step is not None]
+        by_training = models.changes_only_by_training
+        return self._scores(kind, shared, models.personal, by_training, models.is_global, adaptations)
 
     def _scores(
         self,
@@ -216,20 +217,23 @@ class RoundEvaluator:
         is_global: Callable[[int], bool],
         steps: Sequence[Adaptation] = (),
     ) -> UserScores:
-        """Each user's model on its own test: kept scores for models that rest, `shared` for those that are z."""
+        """Scores of each user's model on its own test.
+
+        Models that have not changed keep their scores, and models that are z take theirs from `shared`.
+        """
         kept, tests = self._kept[kind], self.data.everyone.test
         tested = tests.sizes.nonzero()[0].tolist()
         users = [user for user in tested if steps or not is_global(user)]
-        asked = [user for user in users if user not in kept]
+        unmeasured = [user for user in users if user not in kept]
 
         def scores_of(numbers: list[int]) -> Params:
-            users = [asked[number] for number in numbers]
+            users = [unmeasured[number] for number in numbers]
             return self.evaluator.sums_of_each(
                 (self._adapted(model_of(user), user, steps), tests[user]) for user in users
             )
 
-        found = self.ranks.split_work(tests.sizes[asked].tolist(), scores_of) if asked else {}
-        scores = {user: row(found, number) for number, user in enumerate(asked)}
+        measured = self.ranks.split_work(tests.sizes[unmeasured].tolist(), scores_of) if unmeasured else {}
+        scores = {user: row(measured, number) for number, user in enumerate(unmeasured)}
         scores |= {user: kept[user] for user in users if user in kept}
         kept |= {user: scores[user] for user in users if changes_only_by_training(user)}
         sums = {name: value.clone() for name, value in (dict(shared.sums) | {LOSSES: shared.losses}).items()}

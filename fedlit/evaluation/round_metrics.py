@@ -23,26 +23,26 @@ EXTRA_METRICS = (
     "personal/train_loss",
     "local/grad_norm2",
 )
-"""Measured on request: each costs a pass over everybody's training data."""
+"""Metrics on request: each needs a pass over all training data."""
 _STATISTICS: dict[Statistic, Callable[[Any], Any]] = {"mean": np.mean, "min": np.min, "max": np.max}
 
 
 @dataclass(frozen=True)
 class MetricGroups:
-    """What there is to measure in a run."""
+    """The groups of metrics that a run has."""
 
     validated: bool = True
-    """There is validation data."""
+    """Whether there is validation data."""
     tested: bool = True
-    """Clients have test data of their own."""
+    """Whether clients have test data of their own."""
     local: bool = True
-    """Their own models are kept."""
+    """Whether the clients' own models are kept."""
     personal: bool = True
-    """Users have a personal model."""
+    """Whether users have a personal model."""
     finetuned: bool = False
-    """It is measured once more after a further step."""
+    """Whether the personal model is measured again after one more step."""
     extra: Sequence[str] = ()
-    """Metrics on request."""
+    """Names of the metrics on request."""
 
 
 def round_columns(client: Client, parts: MetricGroups) -> list[str]:
@@ -69,7 +69,7 @@ def round_columns(client: Client, parts: MetricGroups) -> list[str]:
 
 
 def _means(group: str, measure: Measure) -> tuple[str, str]:
-    """Every user counts once, and every sample counts once."""
+    """Names of the two means: over users, and over samples (pooled)."""
     return f"{group}/{measure.name}", f"{group}/pooled_{measure.name}"
 
 
@@ -78,7 +78,7 @@ def _personal_spread(measure: Measure) -> list[str]:
 
 
 def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
-    """What is known of every round without evaluating a model."""
+    """The metrics of every round, which need no evaluation of a model."""
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
     distance, total = cohort.distances.numpy()[reports], sizes[reports].sum()
@@ -93,7 +93,7 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
     up_mb = int(reports.sum()) * up * number_mb
-    if len(cohort.sent_bytes) == len(cohort.clients):  # every server's callbacks have counted them
+    if len(cohort.sent_bytes) == len(cohort.clients):  # callbacks of all servers have filled it
         up_mb += float(cohort.sent_bytes.numpy()[reports].sum()) / 1e6
         up_mb -= int(reports.sum()) * client.model_numbers * number_mb
     return values | {
@@ -103,28 +103,28 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
 
 
 def state_curves(client: Client) -> dict[str, Mapping[str, Statistic]]:
-    """State -> its curves, for every number that clients keep."""
-    shown = {name: client.shown_states.get(name, ShownState()) for name in number_states(client.state_spec())}
-    return {name: given.named(name).curves or {} for name, given in shown.items()}
+    """State -> its curves, for every state that is one number."""
+    states = {name: client.shown_states.get(name, ShownState()) for name in number_states(client.state_spec())}
+    return {name: state.named(name).curves or {} for name, state in states.items()}
 
 
 def local_metrics(local: UserScores, measures: Sequence[Measure], group: str = "local") -> dict[str, float]:
-    """The users' own models: every user counts once, and every sample counts once."""
-    found: dict[str, float] = {}
+    """Metrics of the users' own models: the means over users and over samples."""
+    metrics: dict[str, float] = {}
     for measure in measures:
         mean, pooled = _means(group, measure)
-        found |= {mean: local.mean(measure), pooled: local.pooled(measure)}
-    return found
+        metrics |= {mean: local.mean(measure), pooled: local.pooled(measure)}
+    return metrics
 
 
 def personal_metrics(personal: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
-    """The users' personal models: means, and their spread over users."""
-    found = local_metrics(personal, measures, "personal")
+    """Metrics of the users' personal models: the means, and the spread over users."""
+    metrics = local_metrics(personal, measures, "personal")
     for measure in measures:
         spread = distribution(personal.values(measure), measure)
-        told = _personal_spread(measure)
-        found |= {f"personal/{name}": spread[name.removeprefix(f"{measure.name}_")] for name in told}
-    return found
+        names = _personal_spread(measure)
+        metrics |= {f"personal/{name}": spread[name.removeprefix(f"{measure.name}_")] for name in names}
+    return metrics
 
 
 def extreme_user_metrics(cohort: WeighedCohort, users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
@@ -145,7 +145,7 @@ def user_records(
 ) -> dict[str, Any]:
     """One row per client of an evaluated round, as columns (clients.parquet).
 
-    `numbers` are states that it keeps, `scores` those of MODELS, None for a model that nobody has.
+    `numbers` are the states that are recorded; `scores` belong to MODELS, with None for a model that the run lacks.
     """
     round = cohort.round if cohort is not None else 0
     missing = torch.full((data.num_clients,), torch.nan, dtype=torch.float64)
@@ -163,9 +163,9 @@ def user_records(
         "weight": weight.numpy(),
         **{name: column.numpy() for name, column in kept.items()},
         **{
-            f"{measure.name}_{model}": (missing if own is None else own.values(measure)).numpy()
+            f"{measure.name}_{model}": (missing if users is None else users.values(measure)).numpy()
             for measure in measures
-            for model, own in zip(MODELS, scores, strict=True)
+            for model, users in zip(MODELS, scores, strict=True)
         },
         "loss": (missing if scores[0] is None else scores[0].loss).numpy(),
     }

@@ -1,4 +1,4 @@
-"""The models that belong to users, put together from what the server and `ClientStates` hold."""
+"""The models of users, assembled from the server's model and `ClientStates`."""
 
 from collections.abc import Callable, Mapping
 
@@ -16,8 +16,8 @@ class UserModels:
         z: gives the model of a user's server.
         states: what clients keep between rounds.
         personal: which model is the personal one (`Personal.model`).
-        own: names of the tensors that stay with each client.
-        untouched: the personal model of a user who never trained; z unless given.
+        local_tensors: names of the tensors that stay with each client.
+        untouched: the personal model of a user who never trained; z by default.
         keeps_local: whether every client's last model is kept.
     """
 
@@ -27,14 +27,14 @@ class UserModels:
         states: ClientStates,
         *,
         personal: str = "local",
-        own: frozenset[str] = frozenset(),
+        local_tensors: frozenset[str] = frozenset(),
         untouched: Params | None = None,
         keeps_local: bool = True,
     ) -> None:
         self.z = z
         self.states = states
         self.name = personal
-        self.own = own
+        self.local_tensors = local_tensors
         self.untouched = untouched
         self.keeps_local = keeps_local
         self._names = list(z(0))
@@ -53,7 +53,9 @@ class UserModels:
         name = client.personal_model().model
         starts_there = name != "local" and client.state_spec().get(name) is INITIAL  # x_i is z until it is trained
         untouched = initial if starts_there else None
-        return cls(z, states, personal=name, own=client.local_tensors, untouched=untouched, keeps_local=keeps_local)
+        return cls(
+            z, states, personal=name, local_tensors=client.local_tensors, untouched=untouched, keeps_local=keeps_local
+        )
 
     def local(self, user: int) -> dict[str, Tensor]:
         """x_i: the kept model of a client that has trained."""
@@ -68,7 +70,7 @@ class UserModels:
         if not self.states.has(user):
             return dict(self.z(user)) | (self.untouched or {})
         if self.name == "global":
-            return dict(self.z(user)) | {name: self.states.row(f"own.{name}", user) for name in self.own}
+            return dict(self.z(user)) | {name: self.states.row(f"own.{name}", user) for name in self.local_tensors}
         model = self.local(user) if self.keeps_local else dict(self.z(user))
         rows = {name: f"{self.name}.{name}" for name in model if self.states.keeps(f"{self.name}.{name}")}
         return model | {name: self.states.row(row, user) for name, row in rows.items()}
@@ -77,7 +79,7 @@ class UserModels:
         """Whether the personal model, before any adaptation, is z itself."""
         if not self.states.has(user):
             return self.untouched is None
-        return self.name == "global" and not self.own
+        return self.name == "global" and not self.local_tensors
 
     def changes_only_by_training(self, user: int) -> bool:
         """Whether the personal model changes only when its user trains; else it moves with z."""

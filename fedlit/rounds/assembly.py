@@ -1,7 +1,7 @@
-"""From the trainer's arguments to what plays a round.
+"""From the trainer's arguments to the parts that play a round.
 
-Lightning restores a checkpoint before the data are there. So a `RunState` has its servers from the moment at which the
-optimisers are asked for, and `RoundParts` are assembled once the data can be read.
+Lightning restores a checkpoint before the data are set up. So the servers of a `RunState` are created when Lightning
+asks for optimisers, and `RoundParts` are assembled later, when the data can be read.
 """
 
 import logging
@@ -59,7 +59,7 @@ def create_protocol(
     states: ClientStates,
     options: RoundOptions,
 ) -> ServerProtocol:
-    """The servers of a run, with the net's weights as z^0, and what says which of them steps next."""
+    """Create the servers of a run, with the net's weights as z^0, and the protocol that decides which steps next."""
     everyone = Pooled(data).sizes if client.pools_data else data.sizes
     create = partial(Server, client.net, build_optimizer, states=states)
     if options.cloud is not None:
@@ -72,7 +72,7 @@ def create_protocol(
 
 @dataclass(frozen=True)
 class RoundParts:
-    """What plays the rounds of a run."""
+    """The parts that play the rounds of a run."""
 
     client: Client
     protocol: ServerProtocol
@@ -83,7 +83,7 @@ class RoundParts:
     device: Device
     choice: EngineChoice
     columns: list[str]
-    """Of metrics.csv."""
+    """The columns of metrics.csv."""
     keeps_local_models: bool
 
     @property
@@ -92,12 +92,12 @@ class RoundParts:
         return self.choice.evaluation_threads
 
     def rows_of(self, cohort: TrainedCohort) -> Params:
-        """Stacked: all that is kept of a cohort."""
+        """Stacked: all rows of a cohort that are stored."""
         return kept_rows(self.client, cohort, keeps_local=self.keeps_local_models)
 
 
 def kept_rows(client: Client, cohort: TrainedCohort, *, keeps_local: bool) -> Params:
-    """Stacked: all that is kept of a trained cohort; its models too where they are asked for, or are a state."""
+    """Stacked: all rows of a trained cohort that are stored; also its models, if they are kept or are a state."""
     rows = dict(cohort.state) | with_prefix("memory", cohort.optimizer_state)
     rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.local_tensors})
     if keeps_local or "local" in client.state_spec():
@@ -107,7 +107,7 @@ def kept_rows(client: Client, cohort: TrainedCohort, *, keeps_local: bool) -> Pa
 
 @dataclass(frozen=True)
 class Assembly:
-    """What a run's parts are made from."""
+    """Assembles the parts of a run from the trainer's arguments."""
 
     client: Client
     data: FederatedDataModule
@@ -123,7 +123,7 @@ class Assembly:
     profile: Profile
 
     def assemble(self) -> RoundParts:
-        """The parts of a run whose servers exist and whose data are there; the engine is chosen here."""
+        """The parts of a run, once its servers and its data exist; the engine is chosen here."""
         client, data, state = self.client, self.data, self.state
         client.prepare()
         data.cast(at_least_float32(next(client.net.parameters()).dtype))
@@ -132,26 +132,12 @@ class Assembly:
         gatherer = Gatherer(client, population, self.options, self.profile)
         self._place_states(gatherer, keeps_local)
         is_resumed = state.choice is not None
-        if state.choice is None:
-            with self.device.client_at_home(client):
-                chosen = asdict(self._choose(gatherer, population))
-                state.choice = EngineChoice(**self.ranks.broadcast(chosen))
-        choice = state.choice
-        log.info(choice.line())
-        log.info(self._resources.line(choice))
+        choice = self._recorded_choice(gatherer, population)
         device = self.device.settled(
             choice.accelerator, client, [server.optimizer for server in state.protocol.servers]
         )
         state.best.measure = client.task.first
-        forward = make_forward(choice, client, data.plain_rows, device, self.ranks)
-        models = UserModels.of(
-            client,
-            lambda user: state.protocol.federation.server_of(user).model,
-            state.clients,
-            state.server.initial,
-            keeps_local=keeps_local,
-        )
-        round_evaluator = RoundEvaluator(client, data, models, self.measures, self.ranks, device, forward)
+        round_evaluator = self._round_evaluator(choice, device, keeps_local)
         make = partial(self._engine, device)
         ladder = partial(Ladder, choice, make, self.ranks, state.record_choice, is_resumed=is_resumed)
         engine = ladder() if choice.compiled else make(choice)
@@ -168,19 +154,43 @@ class Assembly:
             keeps_local_models=keeps_local,
         )
 
+    def _recorded_choice(self, gatherer: Gatherer, population: FederatedDataModule | Pooled) -> EngineChoice:
+        """The engine that checkpoints record; all ranks use the first rank's choice, unless a resumed run has one."""
+        state = self.state
+        if state.choice is None:
+            with self.device.client_at_home(self.client):
+                chosen = asdict(self._choose(gatherer, population))
+                state.choice = EngineChoice(**self.ranks.broadcast(chosen))
+        log.info(state.choice.line())
+        log.info(self._resources.line(state.choice))
+        return state.choice
+
+    def _round_evaluator(self, choice: EngineChoice, device: Device, keeps_local: bool) -> RoundEvaluator:
+        """What measures the global model and the users' models."""
+        client, data, state = self.client, self.data, self.state
+        forward = make_forward(choice, client, data.plain_rows, device, self.ranks)
+        models = UserModels.of(
+            client,
+            lambda user: state.protocol.federation.server_of(user).model,
+            state.clients,
+            state.server.initial,
+            keeps_local=keeps_local,
+        )
+        return RoundEvaluator(client, data, models, self.measures, self.ranks, device, forward)
+
     def _engine(self, device: Device, choice: EngineChoice) -> Engine:
-        """The engine of a choice, in as many processes as there are."""
+        """The engine of a choice, distributed if the run has several processes."""
         engine = make_engine(choice, self.options.seed, self.data.rows, device)
         engine.progress = self.progress
         return DistributedEngine(engine, self.ranks) if self.ranks.size > 1 else engine
 
     def _needs(self) -> frozenset[str]:
-        """Of risks and gradients, what anybody reads."""
+        """The risks and gradients that the client, the weighting or a callback reads."""
         callbacks = self.state.server.callbacks
         return self.client.needs.union(self.weighting.needs, *(callback.needs for callback in callbacks))
 
     def _columns(self, round_evaluator: RoundEvaluator) -> list[str]:
-        """Of metrics.csv."""
+        """The columns of metrics.csv."""
         return [
             *round_columns(self.client, round_evaluator.parts),
             *(["time/sim_s"] if self.options.clock is not None else []),
@@ -189,7 +199,7 @@ class Assembly:
         ]
 
     def _keeps_local_models(self) -> bool:
-        """Whether every client's last model is kept; a line says why not."""
+        """Whether every client's last model is kept; if not, a log line says why."""
         data, asked = self.data, self.options.store_local_models
         tensors = self.client.net.state_dict().values()
         needed = data.num_clients * sum(value.numel() * value.element_size() for value in tensors)
@@ -197,11 +207,11 @@ class Assembly:
         if not fits:
             why = f"{needed / 1e9:.1f} GB" if asked == "auto" else "store_local_models is false"
             log.info(f"The clients' models are not kept ({why}), so local/* and personal/* are not measured.")
-        # A fresh client is never met again; the one that holds all data is not a user.
+        # A fresh client never takes part again; the one client that holds all data is not a user.
         return fits and not data.is_fresh and not self.client.pools_data
 
     def _place_states(self, gatherer: Gatherer, keeps_local: bool) -> None:
-        """Rows of clients in memory or on disk; what a resumed run has elsewhere is moved."""
+        """Keep the rows of clients in memory or on disk; a resumed run's rows are moved if they are elsewhere."""
         asked, ranks, states = self.options.states, self.ranks, self.state.clients
         shared = ranks.broadcast(self.folder.checkpoints if self.folder is not None else None)
         folder = Path(shared) if shared is not None else None
@@ -216,21 +226,21 @@ class Assembly:
             states.keep_in_memory()
 
     def _need(self, folder: Path | None, gatherer: Gatherer, keeps_local: bool) -> Need:
-        """What rows would take: those of a first cohort, for everybody who may be met."""
+        """Memory that rows would need: the size of a first cohort's rows, times the clients that may take part."""
         servers, ranks = self.state.protocol.servers, self.ranks
         [cohort] = gatherer.untimed(servers[:1])
         rows = kept_rows(self.client, TrainedCohort.begin(cohort), keeps_local=keeps_local)
         kept = sum(value.numel() * value.element_size() for value in rows.values())
-        met = self.rounds * len(cohort.clients) * len(servers)
+        participations = self.rounds * len(cohort.clients) * len(servers)
         return Need(
-            clients=min(met, self.data.num_clients),
+            clients=min(participations, self.data.num_clients),
             row_bytes=kept / max(1, len(cohort.clients)),
             processes=ranks.here,
             why_not_on_disk=why_not_on_disk(folder, ranks.size // ranks.here),
         )
 
     def _choose(self, gatherer: Gatherer, population: FederatedDataModule | Pooled) -> EngineChoice:
-        """The engine, from a first cohort's work; a run that had another number of processes keeps its form."""
+        """Choose the engine for a first cohort's work; a resumed run keeps the form of its engine."""
         client, data, ranks, options = self.client, self.data, self.ranks, self.options
         begun_with, protocol = self.state.begun_with, self.state.protocol
         cohorts = gatherer.untimed(protocol.servers)
@@ -260,10 +270,10 @@ class Assembly:
 
 
 def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOptions, rounds: int) -> list[Event]:
-    """Who steps when in a run with these options, without its training; the data are set up.
+    """The events of so many rounds of a run with these options, without training. The data must be set up.
 
-    Draws and code are those of the run. So are times, where a client's work does not depend on what was trained, as in
-    all of fedlit's own algorithms.
+    The times are those of the real run if a client's work does not depend on what was trained, as in all algorithms of
+    fedlit.
     """
     protocol = create_protocol(client, data, SGD().build, [], ClientStates(), options)
     gatherer = Gatherer(client, Pooled(data) if client.pools_data else data, options)

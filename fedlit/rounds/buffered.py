@@ -1,15 +1,15 @@
 """Clients in flight, for a server that steps when its buffer is full: who was sent what and when, who reports next.
 
-Simulated time is data: when a client's report is back is known when it is sent its model, as a pure function of keyed
-draws. So nothing runs beside anything else: what happens until the buffer is full is worked out at once
-(`fill_buffer`), and a checkpoint holds a row for each client in flight.
+Simulated time is data: the time of a client's report is known when the client is sent its model, as a pure function of
+keyed draws. So nothing runs concurrently: `fill_buffer` computes at once what happens until the buffer is full, and a
+checkpoint holds a row for each client in flight.
 
-What a client is given is settled when it is sent its model, with the hook on_cohort_start: the model, what the server
-sends beside it, its own rows, its steps and its rate. It trains when its report is due. Nobody reads x_i before that,
-and a client's own rows do not change while it is away, so the numbers are those of training at once; but exactly K
-clients train in a round, what fails fails in the round that the report belongs to, and nothing is trained that never
-reports. Draws are keyed by the round of the server at which the client was sent its model: once a round at most,
-because whoever reports stays in the buffer until the server steps.
+What a client receives is fixed when it is sent its model, with the hook on_cohort_start: the model, what the server
+sends besides it, the client's rows, its steps and its learning rate. The client trains only when its report is due.
+Nothing reads x_i before that, and a client's rows do not change while it is in flight, so the numbers are the same as
+if it had trained at once. But exactly K clients train in a round, an error is raised in the round of the report, and no
+client trains in vain. Draws are keyed by the server's round in which the client was sent its model: a client is sent a
+model once per round at most, because it stays in the buffer until the server steps.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from fedlit.client.cohort import Cohort, CohortStack, TrainedCohort
+from fedlit.client.cohort import Cohort, TrainedCohort
+from fedlit.client.cohort_stack import CohortStack
 from fedlit.params import stack
 from fedlit.rounds.federation import Federation
 from fedlit.rounds.gathering import Gatherer
@@ -30,12 +31,12 @@ from fedlit.server.server import Server
 
 @dataclass(frozen=True, eq=False)
 class InFlightClient:
-    """A client in flight."""
+    """A client that was sent a model and has not reported yet."""
 
     cohort: Cohort
-    """What it was given, perhaps together with others."""
-    place: int
-    """Which of them it is."""
+    """What it was sent, perhaps together with others."""
+    index: int
+    """Its position in that cohort."""
     sent: float
     """Simulated seconds at which it was sent the model."""
     finish: float
@@ -43,13 +44,13 @@ class InFlightClient:
 
     @classmethod
     def all_of(cls, cohort: Cohort, sent: float) -> "list[InFlightClient]":
-        """Those who were sent a model together."""
-        return [cls(cohort, place, sent, sent + seconds) for place, seconds in enumerate(cohort.seconds.tolist())]
+        """The clients that were sent a model together."""
+        return [cls(cohort, index, sent, sent + seconds) for index, seconds in enumerate(cohort.seconds.tolist())]
 
     @property
     def client(self) -> int:
         """Its id."""
-        return self.cohort.clients[self.place]
+        return self.cohort.clients[self.index]
 
     @property
     def version(self) -> int:
@@ -57,20 +58,20 @@ class InFlightClient:
         return self.cohort.round
 
     def alone(self) -> "InFlightClient":
-        """The same without the others, so that these are forgotten when they have reported."""
-        return self if len(self.cohort.clients) == 1 else replace(self, cohort=self.cohort.take([self.place]), place=0)
+        """The same without the others of its cohort, so that their rows are freed when they have reported."""
+        return self if len(self.cohort.clients) == 1 else replace(self, cohort=self.cohort.take([self.index]), index=0)
 
     def part(self) -> Cohort:
-        """What it was given, as a copy: training changes it, and a round can fail."""
-        return self.cohort.take([self.place])
+        """A copy of what it was sent: training changes the copy, and the round may fail."""
+        return self.cohort.take([self.index])
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain data; what several received is saved once."""
+        """Tensors and plain data; a model that several clients received is saved once."""
         return {"client": self.client, "sent": self.sent, "finish": self.finish, "given": saved(self.alone().cohort)}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "InFlightClient":
-        """The inverse."""
+        """The inverse of `state_dict`."""
         return cls(loaded(state["given"]), 0, state["sent"], state["finish"])
 
 
@@ -90,41 +91,41 @@ def saved(cohort: Cohort) -> dict[str, Any]:
     }
 
 
-def loaded(given: dict[str, Any]) -> Cohort:
-    """The inverse."""
-    stacked = {name: given[name] for name in (*_STACKED, *_MEASURED) if name in given}
+def loaded(entry: dict[str, Any]) -> Cohort:
+    """The inverse of `saved`."""
+    stacked = {name: entry[name] for name in (*_STACKED, *_MEASURED) if name in entry}
     return Cohort(
-        stack=CohortStack([1], stacked | {"optimizer_state": given["memory"]}),
-        round=given["round"],
-        run_round=given["number"],
-        population=given["population"],
-        clients=given["clients"],
-        draw_rounds=[given["round"]],
-        lrs=[given["lr"]],
-        local_tensors=frozenset(given["own"]),
-        duration_s=given["lasts"],
+        stack=CohortStack([1], stacked | {"optimizer_state": entry["memory"]}),
+        round=entry["round"],
+        run_round=entry["number"],
+        population=entry["population"],
+        clients=entry["clients"],
+        draw_rounds=[entry["round"]],
+        lrs=[entry["lr"]],
+        local_tensors=frozenset(entry["own"]),
+        duration_s=entry["lasts"],
     )
 
 
 @dataclass(frozen=True)
 class InFlight:
-    """Everyone who is in flight."""
+    """All clients in flight."""
 
     away: tuple[InFlightClient, ...] = ()
     sendings: int = 0
-    """How often models were sent so far: the key of the draws of who is sent one."""
+    """How often models were sent so far; the draw of the next recipients is keyed by it."""
 
     def alone(self) -> "InFlight":
-        """The same, each client by itself."""
+        """The same, with a cohort of one for each client."""
         return InFlight(tuple(one.alone() for one in self.away), self.sendings)
 
     def state_dict(self) -> dict[str, Any]:
-        """One row a client."""
+        """One entry for each client."""
         return {"sendings": self.sendings, "away": [one.state_dict() for one in self.away]}
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> "InFlight":
-        """The inverse."""
+        """The inverse of `state_dict`."""
         return cls(tuple(InFlightClient.from_state(one) for one in state["away"]), state["sendings"])
 
 
@@ -135,15 +136,15 @@ class Filling:
     time: float
     """Simulated seconds of the last report, and of the server's step."""
     sent: list[Cohort]
-    """Those who are sent the present model, as they go."""
+    """The clients that are sent the present model, in this order."""
     reports: list[InFlightClient]
-    """Those whose reports fill the buffer, ordered by version and id."""
+    """The clients whose reports fill the buffer, ordered by version and id."""
     flight: InFlight
-    """Who is in flight then."""
+    """The clients in flight after that."""
 
 
 def fill_buffer(flight: InFlight, buffer: Buffer, server: Server, gatherer: Gatherer, now: float) -> Filling:
-    """From the server's last step to its next; free places are filled when all reports of that moment are in."""
+    """What happens from the server's last step to its next; models are sent after all reports of the same moment."""
     away, sent, reports, model = list(flight.away), list[Cohort](), list[InFlightClient](), stack([server.model])
     while len(reports) < buffer.size:
         first = min(away, key=lambda one: (one.finish, one.client), default=None)
@@ -162,9 +163,9 @@ def fill_buffer(flight: InFlight, buffer: Buffer, server: Server, gatherer: Gath
 
 
 def free_clients(server: Server, busy: list[InFlightClient]) -> np.ndarray:
-    """Ids of the server's clients that have something to train on and are neither in flight nor in the buffer."""
-    filled = server.clients[server.sizes.numpy() > 0]
-    return np.setdiff1d(filled, [one.client for one in busy], assume_unique=True)
+    """Ids of the server's clients that have training data and are neither in flight nor in the buffer."""
+    with_data = server.clients[server.sizes.numpy() > 0]
+    return np.setdiff1d(with_data, [one.client for one in busy], assume_unique=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,18 +178,15 @@ class BufferedEvent(Event):
     filling: Filling
 
     def to_send(self) -> list[tuple[Server, Cohort]]:
-        """Those who are sent the present model until the buffer is full; they train in this event or in a later one."""
+        """The clients that are sent the present model before the buffer is full; they train now or in a later event."""
         return [(self.servers[0], cohort) for cohort in self.filling.sent]
 
     def to_train(self) -> list[Cohort]:
-        """Those whose reports fill the buffer, one by one."""
+        """The clients whose reports fill the buffer, each as a cohort of one."""
         return [report.part() for report in self.filling.reports]
 
     def to_step(self, trained: list[TrainedCohort]) -> list[TrainedCohort]:
-        """The reports as one cohort.
-
-        If all clients received the present model, it is that of a flat round; else it says how much each counts.
-        """
+        """The reports as one cohort, as in a flat round; with discounts if clients received older models."""
         [server], buffer = self.servers, self.protocol.buffer
         cohort = TrainedCohort.from_reports(trained, server.rounds, len(server.clients))
         discounts = buffer.discounts(cohort.staleness)
@@ -197,7 +195,7 @@ class BufferedEvent(Event):
         return [cohort]
 
     def finish(self, number: int) -> None:
-        """Whose reports were in the buffer are no longer in flight."""
+        """The clients that have reported are no longer in flight."""
         [server] = self.servers
         self.protocol.staleness = float(np.mean([server.rounds - report.version for report in self.filling.reports]))
         self.protocol.flight = self.filling.flight.alone()
@@ -231,14 +229,14 @@ class BufferedProtocol(ServerProtocol):
         return self.buffer.size
 
     def metrics(self) -> dict[str, float]:
-        """Steps of the server since the clients of the last event were sent their models, as a mean."""
+        """Mean number of the server's steps since the clients of the last event were sent their models."""
         return {"buffer/staleness": self.staleness}
 
     def state_dict(self) -> dict[str, Any]:
-        """The server, the time, and who is in flight."""
+        """The server, the time, and the clients in flight."""
         return super().state_dict() | {"flight": self.flight.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse."""
+        """The inverse of `state_dict`."""
         self.flight = InFlight.from_state(state["flight"])
         super().load_state_dict(state)

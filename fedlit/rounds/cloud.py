@@ -1,4 +1,4 @@
-"""Several servers: those that have their reports first step together, and mix their models (`server/cloud.py`)."""
+"""Several servers: the first to have their reports step together and mix their models (`server/cloud.py`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from fedlit.server.server import Server
 
 @dataclass(frozen=True, eq=False)
 class CloudEvent(Event):
-    """Servers of a cloud that step together; one alone does not mix."""
+    """Servers of a cloud that step together; a single server does not mix."""
 
     protocol: "CloudProtocol"
     servers: list[Server]
@@ -43,20 +43,20 @@ class CloudEvent(Event):
         self.protocol.mix(self.servers)
 
     def records(self) -> ServerRecords:
-        """Where every server of the cloud is, at this moment."""
+        """A row for every server of the cloud, at the time of this event."""
         return self.protocol.records(self)
 
     def finish(self, number: int) -> None:
-        """The servers of the event begin their next rounds, all at that moment."""
+        """The servers of the event begin their next rounds, all at the time of the event."""
         self.protocol.finish(self, number)
 
 
 class CloudProtocol(ServerProtocol):
-    """Lets servers step as a `Cloud` says.
+    """Decides which servers of a `Cloud` step next.
 
     Args:
         federation: the servers.
-        cloud: how many step together, what the others do meanwhile, and how they mix.
+        cloud: how many step together, what the others do, and how models are mixed.
         seed: seed of the run.
     """
 
@@ -69,7 +69,7 @@ class CloudProtocol(ServerProtocol):
         self.rigorous_round = 0
         """Rounds of the rigorous protocol whose first B servers have stepped."""
         self.waiting: dict[int, Cohort] = {}
-        """The cohort of each server that waits for its reports, by the server's id."""
+        """The cohorts that servers have gathered and not stepped with yet, by the server's id."""
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
@@ -84,36 +84,36 @@ class CloudProtocol(ServerProtocol):
         return self.earliest()
 
     def gather(self, gatherer: Gatherer) -> None:
-        """Every server that begins a round gathers its cohort."""
+        """Gather the cohort of every server that begins a round."""
         idle = [server for server in self.active_servers if server.id not in self.waiting]
         cohorts = gatherer.cohorts(idle, clone(self.federation.models(idle)))
         self.waiting |= dict(zip([server.id for server in idle], cohorts, strict=True))
 
     def earliest(self) -> CloudEvent:
         """The next event in time."""
-        return self._first(self.active_servers) if self.cloud.protocol == "async" else self._rigorous()
+        return self._first_to_finish(self.active_servers) if self.cloud.protocol == "async" else self._next_rigorous()
 
     def finish_s(self, server: Server) -> float:
-        """When a server has its reports, in simulated seconds."""
+        """Simulated seconds at which a server has its reports."""
         return server.started + self.waiting[server.id].duration_s
 
-    def _first(self, servers: Sequence[Server]) -> CloudEvent:
+    def _first_to_finish(self, servers: Sequence[Server]) -> CloudEvent:
         """The first B of these to have their reports; ties go to the lowest id."""
         order = sorted(servers, key=lambda server: (self.finish_s(server), server.id))[: self.servers_per_step]
         return CloudEvent(self, sorted(order, key=lambda server: server.id), self.finish_s(order[-1]))
 
-    def _rigorous(self) -> CloudEvent:
-        """The next in time of two kinds: the first B of round t step together; a server of an earlier round alone."""
+    def _next_rigorous(self) -> CloudEvent:
+        """The next event: the first B of round t step together, or a server of an earlier round steps alone."""
         current = [server for server in self.active_servers if server.rounds == self.rigorous_round]
         late = [server for server in self.active_servers if server.rounds < self.rigorous_round]
         alone = [CloudEvent(self, [server], self.finish_s(server)) for server in late]
-        together = [self._first(current)] if len(current) >= self.servers_per_step else []
+        together = [self._first_to_finish(current)] if len(current) >= self.servers_per_step else []
         return min([*together, *alone], key=lambda event: (event.time_s, event not in together, event.servers[0].id))
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def mix(self, servers: Sequence[Server]) -> None:
-        """Mix the models of servers that step together; one alone keeps its own."""
+        """Mix the models of servers that step together; a single server keeps its own."""
         if len(servers) == 1:
             return
         matrix = self.cloud.mixing.matrix([server.id for server in servers], self.seed, self.events)
@@ -134,7 +134,7 @@ class CloudProtocol(ServerProtocol):
     # ---- all servers -------------------------------------------------------------------------------------------------
 
     def metrics(self) -> dict[str, float]:
-        """How far apart servers are, how old what they step with is, how much of their time they wait."""
+        """Distance of the servers from their mean, staleness of their reports, and the share of time that they wait."""
         waited = float(np.mean([server.waited for server in self.active_servers]))
         return {
             "cloud/consensus": float(np.mean(self.federation.distances(self.active_servers))),
@@ -143,7 +143,7 @@ class CloudProtocol(ServerProtocol):
         }
 
     def records(self, event: CloudEvent) -> ServerRecords:
-        """One row a server: the round that it is in, or that ends with this event."""
+        """One row for each server: the round that it is in, or that ends with this event."""
         now, due, servers = event.time_s, {server.id for server in event.servers}, self.active_servers
         finish = [self.finish_s(server) for server in servers]
         return {
@@ -161,7 +161,7 @@ class CloudProtocol(ServerProtocol):
     # ---- what is saved -----------------------------------------------------------------------------------------------
 
     def restore(self, before: Moment) -> None:
-        """Back to the end of the last finished round; cohorts are gathered again."""
+        """Return to the end of the last finished round; cohorts are gathered again."""
         self.waiting.clear()
         super().restore(before)
 
@@ -172,16 +172,16 @@ class CloudProtocol(ServerProtocol):
         return super().state_dict() | {"formed": self.rigorous_round, **owned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse."""
+        """The inverse of `state_dict`."""
         if not self.cloud.mixing.is_fixed:
-            check_mixes_alike(state)
+            check_matrix_numbering(state)
         self.rigorous_round = state["formed"]
         self.waiting.clear()
         super().load_state_dict(state)
 
 
-def check_mixes_alike(state: dict[str, Any]) -> None:
-    """Refuse a run whose matrices were counted in another way by an earlier fedlit: they would change half way."""
+def check_matrix_numbering(state: dict[str, Any]) -> None:
+    """Refuse to resume a run that numbered its matrices as an earlier fedlit did: later rounds would not match."""
     if "events" not in state:
         raise ResumeError(
             "This run was begun with a fedlit that took the matrices of trainer.cloud.mixing from the second one on, "

@@ -1,4 +1,4 @@
-"""When a run is lost: a client left the finite numbers, or the mean risk exploded. Found before anything is kept."""
+"""Divergence: a client's numbers are not finite, or the mean training loss exploded. Checked before rows are stored."""
 
 import math
 
@@ -14,32 +14,32 @@ _ADVICE = "No checkpoint holds this round. Lower model.lr, or set model.clip, an
 
 def check_divergence(cohort: TrainedCohort, first_risk: float | None, factor: float) -> float | None:
     """Raise DivergedError, or return the first round's mean training loss, to which later ones are compared."""
-    number, bad = cohort.run_round, first_not_finite(cohort)
-    if bad is not None:
-        who = cohort.clients[bad]
+    number, position = cohort.run_round, first_not_finite(cohort)
+    if position is not None:
+        client = cohort.clients[position]
         raise DivergedError(
-            f"Round {number}: client {who} diverged (loss {float(cohort.losses[bad]):g}, weights or loss not finite). "
-            f"{_ADVICE}",
+            f"Round {number}: client {client} diverged (loss {float(cohort.losses[position]):g}, weights or loss not "
+            f"finite). {_ADVICE}",
             round=number,
-            client=who,
+            client=client,
         )
     risk = cohort.mean_loss
     if math.isnan(risk):  # nobody trained
         return first_risk
     first = risk if first_risk is None else first_risk
     if risk > factor * first:
-        who = cohort.clients[int(cohort.losses.nan_to_num(nan=-torch.inf).argmax())]
+        client = cohort.clients[int(cohort.losses.nan_to_num(nan=-torch.inf).argmax())]
         raise DivergedError(
             f"Round {number}: the mean training loss is {risk:g}, above {factor:g} times the first round's {first:g}; "
-            f"client {who} has the largest. {_ADVICE} To allow more, raise trainer.divergence_factor.",
+            f"client {client} has the largest. {_ADVICE} To allow more, raise trainer.divergence_factor.",
             round=number,
-            client=who,
+            client=client,
         )
     return first
 
 
 def check_servers(models: Params, number: int) -> None:
-    """Raise DivergedError where a server's step left the finite numbers; all are looked at together, stacked."""
+    """Raise DivergedError if a server's model is not finite after its step; `models` are stacked."""
     if not all(np.isfinite(value.numpy()).all() for value in models.values() if value.is_floating_point()):
         raise DivergedError(
             f"Round {number}: the server's model is not finite after its step, though every client's is. No checkpoint "

@@ -11,7 +11,7 @@ from fedlit.server.server import Server
 
 @dataclass(frozen=True, eq=False)
 class FlatEvent(Event):
-    """A round of the server."""
+    """One round of the one server."""
 
     protocol: "FlatProtocol"
     servers: list[Server]

@@ -1,4 +1,4 @@
-"""The beginning of a round: who takes part, what they receive, what they kept."""
+"""The beginning of a round: which clients take part, what they receive, and what they kept."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -11,7 +11,8 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import Tensor
 
 from fedlit.client.base import Client
-from fedlit.client.cohort import Cohort, CohortStack, Selection
+from fedlit.client.cohort import Cohort, Selection
+from fedlit.client.cohort_stack import CohortStack
 from fedlit.client.local_optimizers import initial_optimizer_state
 from fedlit.client.states import row_names
 from fedlit.client.states_location import StatesPlace
@@ -53,7 +54,7 @@ class Gatherer:
         client: the algorithm.
         population: the clients and their samples.
         options: who is drawn, and how many.
-        profile: times what is done under a name.
+        profile: measures the time of a block, under a name.
     """
 
     def __init__(
@@ -68,42 +69,42 @@ class Gatherer:
         self.options = options
         self.profile = profile
         self._stream = Stream()
-        self._widens = is_overridden("select", client, Client)
-        """Whether the algorithm has a word in who takes part; else no draw is keyed for it."""
-        self._own_work = is_overridden("local_work", client, Client)
-        """Whether the algorithm has a word in how many steps clients take."""
+        self._changes_selection = is_overridden("select", client, Client)
+        """Whether the algorithm changes who takes part; if not, no generator is made for it."""
+        self._changes_work = is_overridden("local_work", client, Client)
+        """Whether the algorithm changes how many steps clients take."""
 
     def cohorts(self, servers: Sequence[Server], models: Params | None = None) -> list[Cohort]:
         """The next round of each server: who trains, what they received and kept, and how long they take.
 
         Args:
             servers: the servers.
-            models: stacked: a copy of each one's model, where there is one already.
+            models: stacked: a copy of each server's model, if there is one already.
         """
         if not servers:
             return []
-        cohorts, arrivals = self._chosen(servers, models or stack([server.model for server in servers]))
+        cohorts, arrivals = self._select_all(servers, models or stack([server.model for server in servers]))
         self.set_durations(cohorts, arrivals)
         return cohorts
 
     def untimed(self, servers: Sequence[Server]) -> list[Cohort]:
-        """The same, for estimates: a recorded clock is not asked for seconds that the run itself may never need."""
-        return self._chosen(servers, stack([server.model for server in servers]))[0]
+        """The same without durations, for estimates: a recorded clock may lack seconds that the run never needs."""
+        return self._select_all(servers, stack([server.model for server in servers]))[0]
 
-    def _chosen(self, servers: Sequence[Server], models: Params) -> "tuple[list[Cohort], Drawn]":
+    def _select_all(self, servers: Sequence[Server], models: Params) -> "tuple[list[Cohort], Drawn]":
         with self.profile("sample"):
             arrivals = self.arrivals(servers, [server.clients for server in servers])
-            selected = [self.select(server, own) for server, own in zip(servers, arrivals.each, strict=True)]
+            selected = [self.select(server, times) for server, times in zip(servers, arrivals.each, strict=True)]
         return self.build_cohorts(servers, selected, models), arrivals
 
     def sending(self, server: Server, among: np.ndarray, count: int, draw: int, model: Params) -> Cohort:
-        """So many of these clients, who are sent a model now, and how long each takes.
+        """A cohort of `count` of these clients, which are sent a model now, and how long each takes.
 
         Args:
             server: the server.
-            among: ids of those who can be chosen.
-            count: how many.
-            draw: key of the draw of who they are.
+            among: ids of the clients that can be chosen.
+            count: how many are chosen.
+            draw: key of this draw.
             model: stacked: a copy of the server's model, which several sendings share.
         """
         with self.profile("sample"):
@@ -114,16 +115,16 @@ class Gatherer:
         return cohort
 
     def build_cohorts(self, servers: Sequence[Server], selected: Sequence[Selection], models: Params) -> list[Cohort]:
-        """Each server's cohort: who was chosen, what they received and what they kept.
+        """Each server's cohort: the chosen clients, what they received and what they kept.
 
         Args:
             servers: the servers.
-            selected: who trains, and who of them reports.
+            selected: which clients train, and which of them report.
             models: stacked: the model that each server sends.
         """
-        client, counts = self.client, [len(own.train) for own in selected]
-        chosen = [one for own in selected for one in own.train]
-        reporting = {one for own in selected for one in own.report}  # nobody belongs to two servers
+        client, counts = self.client, [len(selection.train) for selection in selected]
+        chosen = [one for selection in selected for one in selection.train]
+        reporting = {one for selection in selected for one in selection.report}  # no client belongs to two servers
         sizes = self.population.sizes.numpy()[chosen]
         planned = client.planned_steps(sizes)
         sent = {
@@ -137,26 +138,26 @@ class Gatherer:
         cohorts = [
             Cohort(
                 stack=stack,
-                place=place,
+                server_index=index,
                 round=server.rounds,
                 run_round=server.rounds + 1,
                 population=len(server.clients),
-                clients=own.train,
-                draw_rounds=[server.rounds] * len(own.train),
-                lrs=[rates[server.rounds]] * len(own.train),
+                clients=selection.train,
+                draw_rounds=[server.rounds] * len(selection.train),
+                lrs=[rates[server.rounds]] * len(selection.train),
                 local_tensors=client.local_tensors,
             )
-            for place, (server, own) in enumerate(zip(servers, selected, strict=True))
+            for index, (server, selection) in enumerate(zip(servers, selected, strict=True))
         ]
-        for server, cohort, own in zip(servers, cohorts, split_by_counts(planned, counts), strict=True):
-            if self._own_work or client.most_steps is not None:  # asked in every round: a callback may set it
-                cohort.steps = self.steps(cohort, "local_work", own)
+        for server, cohort, steps in zip(servers, cohorts, split_by_counts(planned, counts), strict=True):
+            if self._changes_work or client.most_steps is not None:  # read in every round: a callback may set it
+                cohort.steps = self.steps(cohort, "local_work", steps)
             if client.keep_optimizer:
                 cohort.optimizer_state = self.kept_optimizer_state(cohort, server)
         return cohorts
 
     def add_rows(self, stack: CohortStack, server: Server, chosen: list[int]) -> None:
-        """What these clients kept, and what is sent beside the model; first values where nothing is known yet."""
+        """Add what these clients kept, or its first values, and what is sent besides the model."""
         client, initial = self.client, server.initial
         if client.local_tensors:
             received = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
@@ -170,11 +171,11 @@ class Gatherer:
         stack.fields["sent"] = client.initial_rows(sent, first, initial)
 
     def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "Drawn":
-        """When these clients of each server show up in its next round; None where the sampler does not ask."""
+        """When these clients of each server arrive in its next round; None if the sampler does not need it."""
         options = self.options
         if options.clock is None or not options.sampler.needs_clock:
             return Drawn([None] * len(servers))
-        counts, everyone = [len(own) for own in ids], np.concatenate(ids)
+        counts, everyone = [len(clients) for clients in ids], np.concatenate(ids)
         rounds = np.repeat([server.rounds for server in servers], counts)
         seconds = options.clock.latency.arrivals(options.seed, rounds, everyone)
         return Drawn([*split_by_counts(seconds, counts)], everyone, seconds)
@@ -187,27 +188,27 @@ class Gatherer:
         count: int | None = None,
         draw: int | None = None,
     ) -> Selection:
-        """Who trains and who reports in a server's round: the sampler's answer, which the algorithm may widen.
+        """Which clients train and report in a server's round: the sampler's selection, which the algorithm may change.
 
         Args:
             server: the server.
-            arrivals: when those who can be chosen show up.
-            among: their ids; all of the server's unless given.
-            count: how many; clients_per_round unless given.
-            draw: key of the draw; the server's round unless given.
+            arrivals: when the clients that can be chosen arrive.
+            among: their ids; by default all clients of the server.
+            count: how many are chosen; by default clients_per_round.
+            draw: key of the draw; by default the server's round.
         """
         options, ids = self.options, server.clients if among is None else among
         draw = server.rounds if draw is None else draw
         sizes = server.sizes.numpy() if among is None else self.population.sizes.numpy()[ids]
         if count is None:
             count = 1 if self.client.pools_data else options.clients_per_round
-        known: dict[str, Any] = {"server": server.id} if server.id else {}
+        optional: dict[str, Any] = {"server": server.id} if server.id else {}
         if arrivals is not None:
-            known["arrivals"] = arrivals
-        drawn = options.sampler.select(options.seed, draw, sizes, count, **known)
+            optional["arrivals"] = arrivals
+        drawn = options.sampler.select(options.seed, draw, sizes, count, **optional)
         check_selection(drawn, len(sizes), f"trainer.sampler ({type(options.sampler).__name__})")
         chosen = drawn
-        if self._widens:
+        if self._changes_selection:
             generator = self._stream.at(options.seed, Purpose.COHORT, round=draw, client=server.id, index=1)
             chosen = self.client.select(drawn, len(sizes), generator)
             check_selection(chosen, len(sizes), f"{type(self.client).__name__}.select")
@@ -215,44 +216,44 @@ class Gatherer:
         return Selection(train, train if chosen.report is chosen.train else ids.take(chosen.report).tolist())
 
     def set_durations(self, cohorts: Sequence[Cohort], arrivals: "Drawn") -> None:
-        """How long each cohort's reports take; who is late or lost does not report. Solves of a round count once."""
+        """Set how long each cohort's reports take. Late and lost clients do not report; the longest phase counts."""
         clock = self.options.clock
         if clock is None:
             return
-        is_asked = Cohort.reports.of(cohorts).numpy()
+        is_awaited = Cohort.reports.of(cohorts).numpy()
         starts = np.cumsum([0, *(len(cohort.clients) for cohort in cohorts[:-1])])
-        counts = np.add.reduceat(is_asked, starts, dtype=np.int64).tolist()
-        sizes = Cohort.sizes.of(cohorts).numpy()[is_asked]
-        steps = self.longest_solves(cohorts).numpy()[is_asked]
-        ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_asked]
+        counts = np.add.reduceat(is_awaited, starts, dtype=np.int64).tolist()
+        sizes = Cohort.sizes.of(cohorts).numpy()[is_awaited]
+        steps = self.longest_solves(cohorts).numpy()[is_awaited]
+        ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_awaited]
         rounds = np.repeat([cohort.round for cohort in cohorts], counts)
         work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
-        seconds, reports, lasts = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
+        seconds, reports, durations = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
         each = torch.split(torch.from_numpy(seconds), counts)
-        for cohort, own, until in zip(cohorts, lasts, each, strict=True):
-            cohort.duration_s, cohort.seconds = own, until
+        for cohort, duration, times in zip(cohorts, durations, each, strict=True):
+            cohort.duration_s, cohort.seconds = duration, times
         if not reports.all():
-            for cohort, own_reports in zip(cohorts, split_by_counts(reports, counts), strict=True):
-                cohort.reports[cohort.reports.clone()] = torch.from_numpy(own_reports)
+            for cohort, in_time in zip(cohorts, split_by_counts(reports, counts), strict=True):
+                cohort.reports[cohort.reports.clone()] = torch.from_numpy(in_time)
 
     def longest_solves(self, cohorts: Sequence[Cohort]) -> Tensor:
-        """(clients,) local steps of the phase that has most of them, for all cohorts."""
+        """(clients,) local steps of each client's longest phase, for all cohorts."""
         solves = [self.all_steps(cohorts, name) for name in self.work_methods]
         return torch.stack(solves).amax(0) if len(solves) > 1 else solves[0]
 
     def all_steps(self, cohorts: Sequence[Cohort], work_method: str) -> Tensor:
-        """(clients,) local steps that the phases of a `work_method` take, for all cohorts."""
+        """(clients,) local steps of the phases with this `work_method`, for all cohorts."""
         if work_method == "local_work":
             return Cohort.steps.of(cohorts)
         return concat_rows([self.steps(cohort, work_method) for cohort in cohorts])
 
     @property
     def work_methods(self) -> list[str]:
-        """Methods of the client that say how many steps its phases take."""
+        """Methods of the client that give the number of steps of its phases."""
         return [*dict.fromkeys(phase.work_method for phase in self.client.phases())]
 
     def received(self, server: Server, chosen: list[int], params: Params, buffers: Params) -> tuple[Params, Params]:
-        """Stacked: the parameters and buffers with which each client starts: what is sent; what stays is its own."""
+        """Stacked: the parameters and buffers that each client receives, with its own values of the kept tensors."""
         if not self.client.local_tensors:
             return params, buffers
         sent = {name: value for name, value in (params | buffers).items() if name in self.client.local_tensors}
@@ -261,7 +262,7 @@ class Gatherer:
         return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
 
     def steps(self, cohort: Cohort, work_method: str, planned: np.ndarray | None = None) -> Tensor:
-        """(clients,) local steps of a phase, where so many are planned; phases of a round draw the same numbers."""
+        """(clients,) local steps of a phase, from the planned ones; phases of a round draw the same numbers."""
 
         def generator_of(k: int) -> np.random.Generator:
             return generator(self.options.seed, Purpose.WORK, round=cohort.draw_rounds[k], client=cohort.clients[k])
@@ -270,24 +271,24 @@ class Gatherer:
         return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator_of))
 
     def work_shares(self, cohorts: Sequence[Cohort]) -> dict[str, float]:
-        """Steps that phases take by their `work_method`, as shares of what the options plan; for estimates.
+        """By `work_method`: the steps of its phases as a share of the steps that the options plan; for estimates.
 
-        The mean over about a hundred draws: a small cohort's are those of several rounds.
+        It is a mean over about a hundred draws, which for a small cohort are those of several rounds.
         """
         planned = sum(int(self.client.planned_steps(cohort.sizes.numpy()).sum()) for cohort in cohorts)
         rounds = -(-_COUNTED_DRAWS // max(1, sum(len(cohort.clients) for cohort in cohorts)))
         methods = self.work_methods
-        taken = dict.fromkeys(methods, 0)
+        totals = dict.fromkeys(methods, 0)
         for cohort in cohorts:
             for later in range(rounds):
                 drawn = cohort.round + later
                 of_round = replace(cohort, round=drawn, draw_rounds=[drawn] * len(cohort.clients))
                 for name in methods:
-                    taken[name] += int(self.steps(of_round, name).sum())
-        return {name: steps / max(rounds * planned, 1) for name, steps in taken.items()}
+                    totals[name] += int(self.steps(of_round, name).sum())
+        return {name: steps / max(rounds * planned, 1) for name, steps in totals.items()}
 
     def kept_optimizer_state(self, cohort: Cohort, server: Server) -> Params:
-        """Stacked: the local optimiser's state of each client as its last round left it; new for new clients."""
+        """Stacked: the state of each client's local optimiser after its last round; a fresh state for a new client."""
         start, _ = cohort.start_of(self.client.phases()[0].start)
         fresh = with_prefix("memory", initial_optimizer_state(self.client.local_optimizer(), start))
         return under_prefix("memory", server.states.rows(cohort.clients, list(fresh), lambda: fresh))
@@ -295,17 +296,17 @@ class Gatherer:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Arrivals that the sampler has asked for: the clock needs not draw them again."""
+    """Arrivals that were drawn for the sampler, so that the clock does not draw them again."""
 
     each: list[Arrivals]
-    """(clients,) of each server; None where the sampler goes by something else."""
+    """By server: (clients,) arrivals; None if the sampler does not need them."""
     clients: np.ndarray | None = None
-    """(clients,) ids of all of them."""
+    """(clients,) ids of the clients of all servers."""
     seconds: np.ndarray | None = None
-    """(clients,) when each shows up."""
+    """(clients,) seconds until each of them arrives."""
 
     def of(self, ids: np.ndarray) -> np.ndarray | None:
-        """(clients,) when these show up; None where nobody has asked."""
+        """(clients,) seconds until these clients arrive; None if no arrivals were drawn."""
         if self.clients is None:
             return None
         table: np.ndarray = np.zeros(self.clients.max() + 1)

@@ -11,7 +11,7 @@ log = logging.getLogger("fedlit")
 
 
 class StopRequest:
-    """Who asked a run to stop, and when it may."""
+    """Whether a run was asked to stop, and when it may."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -21,7 +21,7 @@ class StopRequest:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take Ctrl-C over; only the main thread gets signals."""
+        """Handle Ctrl-C inside the block; only the main thread gets signals."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -32,15 +32,15 @@ class StopRequest:
             signal.signal(signal.SIGINT, before)
 
     def take_sigterm(self) -> None:
-        """SIGTERM asks as Ctrl-C does. Lightning's own handler, which is put back at the end, would broadcast from
-        inside a signal, and wait for ranks that have not heard of it.
+        """Let SIGTERM ask the run to stop, as Ctrl-C does. Lightning's own handler, which it restores at the end, would
+        broadcast inside the signal handler and wait for ranks that got no signal.
         """
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._terminate)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A second Ctrl-C waits until this is done."""
+        """Inside the block, a second Ctrl-C waits until the block ends."""
         self._held = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""The middle of a round: the clients of all servers that are due train at once; what is needed of their risks."""
+"""The training of a round: the clients of all servers that are due train together; risks are measured if needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from fedlit.rounds.gathering import Gatherer
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """Lets the engine train cohorts; it keeps nothing."""
+    """Trains cohorts with the engine; it has no state of its own."""
 
     client: Client
     population: FederatedDataModule | Pooled
     """The clients and their samples."""
     gatherer: Gatherer
-    """Says how many steps a phase takes."""
+    """Computes how many steps a phase takes."""
     engine: Engine
-    """What trains."""
+    """Trains one phase."""
     evaluator: Evaluator
     """Measures risks and gradients."""
     needs: frozenset[str]
-    """Which of them the client, the weighting or a callback needs."""
+    """Which risks and gradients the client, the weighting or a callback needs."""
 
     def measure_received(self, cohort: Cohort) -> None:
-        """Risks and gradients of the received models, where they are needed."""
+        """Measure risks and gradients of the received models, if they are needed."""
         if not self.needs & {"risk_received", "grad_received"}:
             return
         received, data = cohort.received | cohort.received_buffers, self._data(cohort).train
@@ -42,18 +42,18 @@ class LocalTraining:
             cohort.grad_received = self.evaluator.gradients(received, data)
 
     def measure_trained(self, cohort: TrainedCohort) -> None:
-        """Risks of the trained models, where they are needed."""
+        """Measure risks of the trained models, if they are needed."""
         if "risk_trained" in self.needs:
             cohort.risk_trained = self.evaluator.risks(cohort.params | cohort.buffers, self._data(cohort).train)
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
-        """All clients of all servers at once, but for those whose rates differ."""
+        """Train the clients of all servers; those with the same learning rate train together."""
         trained: dict[int, TrainedCohort] = {}
         for rate in dict.fromkeys(cohort.lr for cohort in cohorts):
-            places = [place for place, cohort in enumerate(cohorts) if cohort.lr == rate]
-            alike = [cohorts[place] for place in places]
-            trained |= dict(zip(places, self._train_together(alike), strict=True))
-        return [trained[place] for place in range(len(cohorts))]
+            indices = [index for index, cohort in enumerate(cohorts) if cohort.lr == rate]
+            alike = [cohorts[index] for index in indices]
+            trained |= dict(zip(indices, self._train_together(alike), strict=True))
+        return [trained[index] for index in range(len(cohorts))]
 
     def _train_together(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
         cohort = TrainedCohort.begin(Cohort.join(cohorts))
@@ -73,13 +73,13 @@ class LocalTraining:
             cohort.state |= with_prefix(phase.writes, solved.params)
             return
         cohort.params, cohort.buffers = solved.params, solved.buffers
-        if phase.start != "trained":  # what refines a trained model logs nothing
+        if phase.start != "trained":  # a phase that refines a trained model logs no loss
             cohort.losses = solved.losses
         if self.client.keep_optimizer:
             cohort.optimizer_state = solved.optimizer_state
 
     def end_phase(self, cohort: TrainedCohort, phase: Phase) -> None:
-        """The client's own hook after a phase; whoever no phase has trained so far keeps its rows."""
+        """Call the client's hook after a phase; clients that have taken no step so far keep their rows."""
         where = f"in round {cohort.run_round}, in on_phase_end of {type(self.client).__name__} ({phase.name})"
         with located(where), cohort.untrained_rows_restored():
             self.client.on_phase_end(cohort, phase)

@@ -1,9 +1,9 @@
 """FederatedLoop: Lightning's hooks around a `Round`. The only file that touches protected names of Lightning's loops.
 
 It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints find what they expect; one Lightning
-*epoch* is one *round*. A checkpoint always holds the state at a round's end; one that is asked for inside a round is
-written at its end. `tests/test_private_names.py` names every one that is
-used here, `tests/rounds/test_loop_contract.py` says what it must do.
+*epoch* is one *round*. A checkpoint always holds the state at a round's end; one that is requested inside a round is
+written at its end. `tests/test_private_names.py` lists the protected names that are used here, and
+`tests/rounds/test_loop_contract.py` says what each must do.
 """
 
 from contextlib import AbstractContextManager
@@ -47,10 +47,10 @@ class FederatedLoop(_FitLoop):
     """Rounds instead of epochs (`round.Round`)."""
 
     round_class: type[Round] = Round
-    """What plays a round; another one where servers are processes."""
+    """The class that plays a round; another one if servers are processes."""
     round: Round
     parts: RoundParts
-    """What plays rounds; from `setup_data` on."""
+    """The parts that play rounds; set by `setup_data`."""
 
     def __init__(
         self, trainer: Trainer, rounds: int, options: RoundOptions, measures: EvaluationOptions | None = None
@@ -74,7 +74,7 @@ class FederatedLoop(_FitLoop):
         """One round: the whole of it, or nothing."""
         try:
             record = self.round.play()
-        except StopIteration as error:  # Lightning would take it for the end of the run
+        except StopIteration as error:  # Lightning would end the run silently
             raise RuntimeError(f"Round {self.rounds_done + 1} raised StopIteration.") from error
         with self.profile("log"):
             self._publish(record.values)
@@ -82,18 +82,18 @@ class FederatedLoop(_FitLoop):
             self._call_validation_hooks()
 
     def is_due(self, number: int) -> bool:
-        """Whether the state after so many rounds is evaluated: every eval_every rounds, and the last."""
+        """Whether the state after so many rounds is evaluated: every eval_every rounds, and after the last."""
         last = number == self.max_epochs or self._time_is_up()
         return number % self.options.eval_every == 0 or last
 
     def _time_is_up(self) -> bool:
-        """Whether Lightning's max_time ends the run with this round, which is then the last."""
+        """Whether Lightning's max_time ends the run after this round."""
         left = [timer.time_remaining() for timer in self._callbacks() if isinstance(timer, Timer)]
         up = any(seconds is not None and seconds <= 0 for seconds in left)
         return self.ranks.broadcast(up) if left else False
 
     def call(self, server: Server, hook: str, *args: Any) -> None:
-        """Call a hook of every callback of a server, in order; most have something to do in one of them only."""
+        """Call a hook of every callback of a server, in order, unless the callback leaves it empty."""
         for callback in server.callbacks:
             if has_hook(callback, hook, ServerCallback):
                 with located(f"in round {self.rounds_done + 1}, in {hook} of {type(callback).__name__}"):
@@ -105,7 +105,7 @@ class FederatedLoop(_FitLoop):
         return profiler.profile(f"[fedlit] {phase}")
 
     def awaits_optimizer_step(self) -> bool:
-        """Whether any callback has something to do before an optimiser's step."""
+        """Whether any callback overrides Lightning's hook before an optimiser's step."""
         return any(has_hook(callback, "on_before_optimizer_step", Callback) for callback in self._callbacks())
 
     def before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -149,12 +149,12 @@ class FederatedLoop(_FitLoop):
         return [server.optimizer for server in self.federation.servers]
 
     def create_protocol(self) -> ServerProtocol:
-        """The servers, and what says which of them steps next."""
+        """The servers, and the protocol that decides which of them steps next."""
         build = self.trainer.server_optimizer.build  # type: ignore[attr-defined]  # FederatedTrainer's
         return create_protocol(self.client, self.data, build, self._server_callbacks(), self.states, self.options)
 
     def assemble(self) -> RoundParts:
-        """What plays rounds."""
+        """The parts that play rounds."""
         assert self.weighting is not None, "the trainer sets it before a run"
         return Assembly(
             client=self.client,
@@ -174,7 +174,7 @@ class FederatedLoop(_FitLoop):
     # ---- Lightning's fit loop --------------------------------------------------------------------------------------
 
     def setup_data(self) -> None:
-        """Engine and evaluator instead of data loaders."""
+        """Set up engine and evaluator, instead of data loaders."""
         if self._ready:
             return
         self.max_batches = 1
@@ -192,16 +192,16 @@ class FederatedLoop(_FitLoop):
 
     @property
     def done(self) -> bool:
-        """Also after an interrupt: the round was finished, the run can be resumed."""
+        """Whether the run ends here: as Lightning says, or after an interrupt, at the end of the round."""
         return self.stopped or super().done
 
     @property
     def stopped(self) -> bool:
-        """Whether the run was asked to stop, and all ranks know it."""
+        """Whether the run was asked to stop and all ranks have agreed."""
         return self.stop_request.asked if self.ranks.size == 1 else self._stop_agreed
 
     def reset(self) -> None:
-        """Nothing to rewind: a run always continues at a round's beginning."""
+        """A run always continues at a round's beginning, so only gradients are switched on."""
         torch.set_grad_enabled(True)
 
     def on_run_start(self) -> None:
@@ -227,7 +227,7 @@ class FederatedLoop(_FitLoop):
         postponed, self.state.postponed = self.state.postponed, []
         for action in postponed:
             action()
-        self.epoch_loop._batches_that_stepped += 1  # Lightning logs at the count less one; ours is the round already
+        self.epoch_loop._batches_that_stepped += 1  # Lightning logs at the count less 1; our count is the round
         try:
             super().on_advance_end()
         except SIGTERMException:
@@ -237,13 +237,13 @@ class FederatedLoop(_FitLoop):
         self._agree_to_stop()
 
     def _agree_to_stop(self) -> None:
-        """All ranks stop after the same round, whichever of them was asked."""
+        """Let all ranks stop after the same round, if any of them was asked to."""
         if self.ranks.size > 1:
             self._stop_agreed, stop = self.ranks.any_rank([self.stop_request.asked, self.trainer.should_stop])
             self.trainer.should_stop = stop
 
     def teardown(self) -> None:
-        """Give the threads back."""
+        """Restore the number of threads."""
         super().teardown()
         if self._ready:
             torch.set_num_threads(self._threads_before)
@@ -258,7 +258,7 @@ class FederatedLoop(_FitLoop):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
-        """Continue after `rounds` rounds; all of Lightning's counters say the same."""
+        """Continue after the checkpoint's rounds, and set all of Lightning's counters to them."""
         with understood(self.trainer.ckpt_path):
             self._restore(state_dict)
 
@@ -280,11 +280,11 @@ class FederatedLoop(_FitLoop):
 
     @property
     def uses_initial(self) -> bool:
-        """Whether a client that takes part for the first time later on still needs z^0."""
+        """Whether z^0 is still needed later: by a client that takes part for the first time, or by a callback."""
         return INITIAL in self.client.state_spec().values() or any(c.uses_initial for c in self.server.callbacks)
 
     def _publish(self, values: dict[str, float]) -> None:
-        """To callbacks (callback_metrics) and loggers, with the round as explicit step."""
+        """Give the values to callbacks (callback_metrics) and loggers, with the round as explicit step."""
         connector = self.trainer._logger_connector
         tensors = dict(zip(values, torch.tensor(list(values.values()), dtype=torch.float64).unbind(), strict=True))
         connector._callback_metrics.update(tensors)
@@ -298,7 +298,7 @@ class FederatedLoop(_FitLoop):
             call._call_lightning_module_hook(self.trainer, f"on_validation_{hook}")
         self.trainer.training = True
 
-    # ---- what is read of a run -------------------------------------------------------------------------------------
+    # ---- attributes of the run --------------------------------------------------------------------------------------
 
     @property
     def rounds_done(self) -> int:

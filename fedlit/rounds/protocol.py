@@ -1,8 +1,8 @@
-"""ServerProtocol: who steps next, and when. `Event`: the servers that step together, with what they send and get back.
+"""ServerProtocol: which servers step next, and when. Event: servers that step together, and the cohorts that train.
 
-Simulated time is data: when a server will have its reports is a pure function of keyed draws. So nothing runs beside
-anything else, and a checkpoint holds two numbers a server. A server's model does not change while its clients train, so
-they are trained when the server is due.
+Simulated time is data: the time at which a server has its reports is a pure function of keyed draws. So nothing runs
+concurrently, and a checkpoint holds two numbers for each server's clock. A server's model does not change while its
+clients train, so they are trained only when the server is due.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +17,7 @@ from fedlit.rounds.gathering import Gatherer
 from fedlit.server.server import Server
 
 ServerRecords = dict[str, list[Any]]
-"""The columns of servers.parquet, one row a server; empty where a run has one server."""
+"""The columns of servers.parquet, with one row for each server; empty for a run with one server."""
 
 
 class Event(ABC):
@@ -34,38 +34,38 @@ class Event(ABC):
 
     @abstractmethod
     def to_send(self) -> list[tuple[Server, Cohort]]:
-        """Who is sent a model, and by whom: those who train in this event, or in a later one."""
+        """Cohorts that are sent a model, each with its server; they train in this event or in a later one."""
 
     @abstractmethod
     def to_train(self) -> list[Cohort]:
-        """Who trains."""
+        """Cohorts that train in this event."""
 
     def to_step(self, trained: list[TrainedCohort]) -> list[TrainedCohort]:
-        """What each server steps with, once those who train have trained."""
+        """The cohort with which each server steps, made from those that have trained."""
         return trained
 
     def mix(self, iteration: int) -> None:  # noqa: B027  # one server has nobody to mix with
         """Servers that step together mix their models."""
 
     def records(self) -> ServerRecords:
-        """One row a server, before its clock moves on: the round that it is in, or that ends with this event."""
+        """One row for each server, before clocks advance: the round that it is in, or that ends with this event."""
         return {}
 
     @abstractmethod
     def finish(self, number: int) -> None:
-        """The event is over: clocks move on. It was the run's round of this number."""
+        """Advance the clocks after the event, which was the run's round `number`."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What the servers of an event, and the clock, were before it."""
+    """The state of the clock, and of the servers of an event, before the event."""
 
     clock: dict[str, Any]
     servers: ServersBefore
 
 
 class ServerProtocol(ABC):
-    """Says which servers of a federation step next.
+    """Decides which servers of a federation step next.
 
     Args:
         federation: the servers.
@@ -79,9 +79,9 @@ class ServerProtocol(ABC):
         self.time = 0.0
         """Simulated seconds of the last event."""
         self.events = 0
-        """Events so far: t of the next one."""
+        """Number of events so far, which is t of the next event."""
         self.staleness = 0.0
-        """How many rounds old what the last event stepped with was, as a mean; 0 for a flat run."""
+        """Mean age, in rounds, of the models on which the reports of the last event are based; 0 for a flat run."""
 
     @property
     def servers(self) -> list[Server]:
@@ -90,7 +90,7 @@ class ServerProtocol(ABC):
 
     @property
     def active_servers(self) -> list[Server]:
-        """The servers that take part: all, unless one is a process that was lost."""
+        """The servers that take part: all except those whose process was lost."""
         return self.servers
 
     @abstractmethod
@@ -98,7 +98,7 @@ class ServerProtocol(ABC):
         """The servers that step next. All others keep their model, their cohort and their clock."""
 
     def trained_at_once(self, cohorts: Sequence[Cohort]) -> int:
-        """Clients that train in a round of the run, given a cohort of every server: not all of them step in each."""
+        """How many clients train in a round, given a cohort of every server: not every server steps in each round."""
         return round(sum(len(cohort.clients) for cohort in cohorts) * self.servers_per_step / len(cohorts))
 
     @property
@@ -112,11 +112,11 @@ class ServerProtocol(ABC):
 
     @property
     def global_model(self) -> Params:
-        """What is measured as the global model: that of the one server, or the mean over servers."""
+        """The model that is measured as the global one: that of the one server, or the mean over servers."""
         return self.federation.mean_model(self.active_servers)
 
     def move_on(self, event: Event, number: int) -> None:
-        """The event is over: its servers begin their next rounds, all at that moment."""
+        """Advance the clock: the event's servers begin their next rounds, all at the time of the event."""
         self.time = event.time_s
         self.events += 1
         for server in event.servers:
@@ -125,12 +125,12 @@ class ServerProtocol(ABC):
     # ---- what is saved -----------------------------------------------------------------------------------------------
 
     def snapshot(self, servers: Sequence[Server]) -> Moment:
-        """What `restore` needs to undo a round in which these servers step."""
+        """The state that `restore` needs to undo a round in which these servers step."""
         clock = {name: getattr(self, name) for name in self.clock_fields}
         return Moment(clock, self.federation.snapshot(servers))
 
     def restore(self, before: Moment) -> None:
-        """Back to the end of the last finished round; cohorts are gathered again."""
+        """Return to the end of the last finished round; cohorts are gathered again."""
         for name, value in before.clock.items():
             setattr(self, name, value)
         self.federation.restore(before.servers)
@@ -140,7 +140,7 @@ class ServerProtocol(ABC):
         return {"time": self.time, "events": self.events, "formed": 0, "servers": self.federation.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse."""
+        """The inverse of `state_dict`."""
         self.time = state["time"]
-        self.events = state.get("events", 0)  # absent in older checkpoints of runs to which it makes no difference
+        self.events = state.get("events", 0)  # older checkpoints lack it, where it makes no difference
         self.federation.load_state_dict(state["servers"])

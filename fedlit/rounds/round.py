@@ -1,7 +1,7 @@
-"""Round: one event of the servers, from the draw of its clients to the commit of what it came to.
+"""Round: one event of the servers, from the draw of its clients to the commit of its results.
 
-A round is a transaction: all that is saved changes together, in `commit`, or not at all. It knows nothing of Lightning:
-what it needs of the run around it is a `Host`.
+A round is a transaction: everything that is saved changes together, in `commit`, or not at all. It knows nothing of
+Lightning; what it needs of the run around it is a `Host`.
 """
 
 import time
@@ -31,35 +31,35 @@ from fedlit.server.server import Server, move
 from fedlit.server.weights import check_weights
 
 _CHECKED = ("losses", "params", "steps", "sizes")
-"""Fields that show whether a run is lost."""
+"""Fields that show whether a run has diverged."""
 _STORED = ("steps_taken", "state", "optimizer_state", "params", "buffers")
-"""Fields of which rows are kept."""
+"""Fields from which rows are stored."""
 
 
 class Host(Protocol):
-    """What a round asks of the run around it."""
+    """What a round needs of the run around it."""
 
     options: RoundOptions
     folder: RunFolder | None
     stop_request: StopRequest
 
     def profile(self, phase: str) -> AbstractContextManager[object]:
-        """Time what is done under a name."""
+        """Measure the time of a block, under a name."""
 
     def call(self, server: Server, hook: str, *args: Any) -> None:
         """Call a hook of every callback of a server."""
 
     def awaits_optimizer_step(self) -> bool:
-        """Whether a callback of Lightning's listens to the next."""
+        """Whether any callback overrides the hook that `before_optimizer_step` calls."""
 
     def before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """A server's optimiser is about to step."""
+        """Call Lightning's hook before the step of a server's optimiser."""
 
     def is_due(self, number: int) -> bool:
         """Whether the state after so many rounds is evaluated."""
 
     def count_rounds(self) -> None:
-        """A round was committed."""
+        """Set Lightning's counters after a commit."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Stopwatch:
 class Round:
     """Plays rounds, one after the other:
 
-        due      which servers step: the one there is, or those of a cloud that have their reports first
+        due      which servers step: the only one, or those of a cloud that have their reports first
         who      the sampler draws a cohort from (seed, round)
         train    the engine runs every client's local solve
         after    dual ascent, control variates … (hook on_cohort_trained)
@@ -85,7 +85,7 @@ class Round:
 
     Args:
         state: what checkpoints hold, and what a failed round restores.
-        parts: what plays a round.
+        parts: the objects that play a round.
         host: the run around it.
     """
 
@@ -127,7 +127,7 @@ class Round:
 
     @contextmanager
     def transaction(self, servers: Sequence[Server]) -> Iterator[None]:
-        """A round of these servers that fails before its `commit` leaves the state of the last finished round."""
+        """Restore the state of the last finished round if the block fails before the round's `commit`."""
         state = self.state
         before, first_risk = state.protocol.snapshot(servers), state.first_risk
         state.in_round = True
@@ -143,7 +143,7 @@ class Round:
             state.in_round = False
 
     def _undo(self, before: Moment, error: BaseException) -> None:
-        """Back to the last finished round. Each step is taken even if another raises; some run users' code."""
+        """Return to the last finished round. Each step runs even if another raises; some call users' code."""
         state, folder = self.state, self.host.folder
         state.postponed.clear()
         restore = partial(state.protocol.restore, before)
@@ -160,13 +160,13 @@ class Round:
                 step()
 
     def load_global_model(self) -> None:
-        """Put the model that is measured into the client's net: that is what users, exports and checkpoints find."""
+        """Copy the model that is measured into the client's net, where users, exports and checkpoints read it."""
         copy_into(self.parts.client.net, self.parts.device.sent(self.state.global_model))
 
     # ---- phases of a round -------------------------------------------------------------------------------------------
 
     def train(self, event: Event, number: int) -> list[TrainedCohort]:
-        """The clients of all servers that are due, a cohort for each."""
+        """Train the clients of all servers that are due; returns a cohort for each."""
         for server, cohort in event.to_send():
             cohort.run_round = number
             self.send(server, cohort)
@@ -176,12 +176,12 @@ class Round:
         return self.parts.training.train(cohorts)
 
     def check_divergence(self, cohorts: Sequence[TrainedCohort]) -> None:
-        """A client that is not finite, or an exploded risk, ends the run here: nothing was kept yet."""
+        """Raise DivergedError before anything is stored if a client is not finite or the mean loss exploded."""
         joined, factor = TrainedCohort.join(cohorts, _CHECKED), self.host.options.divergence_factor
         self.state.first_risk = check_divergence(joined, self.state.first_risk, factor)
 
     def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
-        """Servers that are due take their clients' models in, mix and step, and keep what clients keep."""
+        """The servers that are due receive their clients' models, mix, step, and store their clients' rows."""
         for server, cohort in zip(event.servers, cohorts, strict=True):
             self.receive(server, cohort)
         weighed = self.weigh(cohorts)
@@ -195,12 +195,12 @@ class Round:
         return weighed
 
     def send(self, server: Server, cohort: Cohort) -> None:
-        """What a server's clients are given, before they train."""
+        """Fill what a server's clients receive, before they train."""
         self.parts.training.measure_received(cohort)
         self.host.call(server, "on_cohort_start", cohort)
 
     def receive(self, server: Server, cohort: TrainedCohort) -> None:
-        """What a server does with what comes back."""
+        """Let a server's callbacks handle the trained cohort."""
         self.parts.training.measure_trained(cohort)
         if server.callbacks:
             with cohort.untrained_rows_restored():
@@ -208,16 +208,16 @@ class Round:
             check_sent(cohort, server.callbacks)
 
     def weigh(self, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
-        """How much each client counts, and how long each server's step is."""
+        """Compute the weights of the clients, and the length of each server's step."""
         weighting, factor = self.parts.weighting, self.parts.client.server_lr
         with located(f"in round {cohorts[0].run_round}, in the weighting {type(weighting).__name__}"):
             weighed = weighting.weigh_each(cohorts)
         check_weights(weighed, cohorts, weighting)
         pairs = zip(cohorts, weighed, strict=True)
-        return [WeighedCohort.weigh(cohort, own.weights, own.step * factor) for cohort, own in pairs]
+        return [WeighedCohort.weigh(cohort, answer.weights, answer.step * factor) for cohort, answer in pairs]
 
     def step(self, servers: Sequence[Server], cohorts: Sequence[WeighedCohort]) -> None:
-        """Each z moves along its pseudo-gradient, until the round is committed or undone."""
+        """Move each z along its pseudo-gradient; this can be undone until the round is committed."""
         gradients = pseudo_gradients(self.parts.protocol.federation.models(servers), cohorts)
         is_awaited = self.host.awaits_optimizer_step()
         for server, cohort, gradient in zip(servers, cohorts, unstack(gradients, len(servers)), strict=True):
@@ -232,14 +232,14 @@ class Round:
             move(servers, [cohort.pseudo_gradient for cohort in cohorts], buffers, fixed=fixed)
 
     def store_rows(self, cohorts: Sequence[WeighedCohort]) -> None:
-        """The rows of those who trained, until the round is committed or undone."""
+        """Store the rows of clients that trained; this can be undone until the round is committed."""
         joined = WeighedCohort.join(cohorts, _STORED)
         clients, rows = joined.trained_rows(self.parts.rows_of(joined))
         self.state.clients.update(clients, rows)
         self.parts.round_evaluator.invalidate(clients)
 
     def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
-        """The event is over: clocks move on."""
+        """Advance the clocks after the event."""
         event.finish(number)
 
     # ---- its end -----------------------------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ class Round:
     def measure(
         self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
-        """Metrics of the round, and the record of each client and server where it is evaluated."""
+        """The metrics of the round and, if it is evaluated, the record of each client and server."""
         values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
         evaluated = time.perf_counter()
         users = self.evaluate(cohort, values) if due else None
@@ -263,11 +263,11 @@ class Round:
         self.host.call(first, "on_round_metrics", cohort, values)
         self.state.history.check(values)
         servers = self.measured_servers(number, servers)
-        model = clone(self.parts.protocol.global_model)  # the last of users' code: nothing is written yet
+        model = clone(self.parts.protocol.global_model)  # last call of users' code; nothing is written yet
         return RoundRecord(values, users, servers, model)
 
     def evaluate(self, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
-        """Measure all users; adds to the round's values and returns the record of each client."""
+        """Measure all users, add to the round's values, and return the record of each client."""
         with threads(self.parts.evaluation_threads):
             measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model)
         values |= measured
@@ -288,7 +288,7 @@ class Round:
         return {"round": [number] * len(models), **servers, self.parts.client.task.first.name: scores}
 
     def commit(self, number: int, record: RoundRecord) -> None:
-        """The round counts. What can fail comes first; the rest is not interrupted, not even by a second Ctrl-C."""
+        """Make the round final. What can fail comes first; nothing interrupts the rest, not even a second Ctrl-C."""
         state, folder = self.state, self.host.folder
         with self.host.stop_request.held():
             copy_into(self.parts.client.net, self.parts.device.sent(record.global_model))
@@ -299,7 +299,7 @@ class Round:
             state.clients.commit()
             state.add(number, record, self.shown_model)
             self.host.count_rounds()
-            state.in_round = False  # all that belongs to this round is in place: a checkpoint may be written
+            state.in_round = False  # the round is complete: a checkpoint may be written
 
     def shown_model(self) -> Params:
         """What the client's net holds after `load_global_model`, without asking the device."""

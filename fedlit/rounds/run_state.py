@@ -1,4 +1,4 @@
-"""RunState: what checkpoints hold of a run, and what a round that fails restores."""
+"""RunState: the state of a run that checkpoints hold and that a failed round restores."""
 
 import logging
 from collections.abc import Callable
@@ -19,23 +19,23 @@ log = logging.getLogger("fedlit")
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What was measured of a round."""
+    """What was measured in a round."""
 
     values: dict[str, float]
     """The row of metrics.csv."""
     users: dict[str, Any] | None = None
-    """The record of each client; None where the round is not evaluated."""
+    """The record of each client; None if the round is not evaluated."""
     servers: ServerRecords = field(default_factory=dict)
-    """The record of each server, where there are several and the round is evaluated."""
+    """The record of each server, if there are several and the round is evaluated."""
     global_model: Params = field(default_factory=dict)
-    """What is measured as the global model; callbacks are not asked again."""
+    """The model that is measured as the global one, so that callbacks are called only once."""
 
 
 class RunState:
-    """What checkpoints hold, and what a round that fails restores."""
+    """The state of a run that checkpoints hold and that a failed round restores."""
 
     protocol: ServerProtocol
-    """The servers and their clocks; from `FederatedLoop.create_servers` on."""
+    """The servers and their clocks; set by `FederatedLoop.create_servers`."""
 
     def __init__(self) -> None:
         self.rounds_done = 0
@@ -46,13 +46,13 @@ class RunState:
         self.first_risk: float | None = None
         """The mean training loss of the first round, to which later ones are compared."""
         self.last_records: dict[str, Any] | None = None
-        """Every client as it was measured last, by this process."""
+        """The records of all clients from the last evaluated round of this process."""
         self.global_model: Params = {}
-        """What is measured as the global model after the last finished round: callbacks are not asked again."""
+        """The global model of the last finished round, as measured, so that callbacks are called only once."""
         self.choice: EngineChoice | None = None
-        """The engine of the run, as soon as it is chosen."""
+        """The engine of the run; None until it is chosen."""
         self.begun_with: dict[str, Any] | None = None
-        """What a resumed run recorded of its engine, where it goes on with another number of processes or elsewhere."""
+        """The recorded engine of a resumed run that continues with other processes or on another device; else None."""
         self.in_round = False
         self.postponed: list[Callable[[], None]] = []
         """Actions that wait for the round's end."""
@@ -63,18 +63,18 @@ class RunState:
         return self.protocol.servers[0]
 
     def record_choice(self, choice: EngineChoice) -> None:
-        """What checkpoints say of the engine from now on."""
+        """Save this engine in checkpoints from now on."""
         self.choice = choice
 
     def at_round_end(self, action: Callable[[], None]) -> None:
-        """Run the action now, or, inside a round, as soon as the round is complete."""
+        """Run the action now, or inside a round, when the round is complete."""
         if self.in_round:
             self.postponed.append(action)
         else:
             action()
 
     def add(self, number: int, record: RoundRecord, best_model: Callable[[], Params]) -> None:
-        """A round is committed; `best_model` gives its model, where it is the best so far."""
+        """Add a committed round; `best_model` is called for its model if the round is the best so far."""
         self.global_model = record.global_model
         self.history.add(number, record.values)
         if record.users is not None:
@@ -97,7 +97,7 @@ class RunState:
         }
 
     def load_state_dict(self, state: dict[str, Any], folder: Path | None, ranks: Ranks) -> None:
-        """The inverse; `folder` is the checkpoint's, where its rows on disk are."""
+        """The inverse of `state_dict`; `folder` holds the checkpoint and its rows on disk."""
         self.rounds_done = state["rounds"]
         self.protocol.load_state_dict(state["federation"])
         self.clients.load_state_dict(state["clients"], folder, ranks)
@@ -107,18 +107,18 @@ class RunState:
         self.first_risk = state["first_risk"]
 
     def continue_with(self, recorded: dict[str, Any], request: Request, processes: int) -> None:
-        """The engine of the run so far, or, with other processes or elsewhere, one of the same form."""
+        """Continue with the recorded engine, or with one of the same form for other processes or another device."""
         check_same_engine(recorded, request, processes)
         choice, elsewhere = EngineChoice(**recorded["choice"]), not stays(recorded, request)
         if choice.processes == processes and not elsewhere:
             self.choice = choice
             return
         self.choice, self.begun_with = None, recorded
-        had, has = f"{choice.processes} processes", str(processes)
+        before, now = f"{choice.processes} processes", str(processes)
         if elsewhere:
-            had = f"{had} on {choice.accelerator}"
-            has = f"{has} on {'gpu' if request.accelerator == 'gpu' else 'cpu'}"
+            before = f"{before} on {choice.accelerator}"
+            now = f"{now} on {'gpu' if request.accelerator == 'gpu' else 'cpu'}"
         log.info(
-            f"This run had {had} so far and goes on with {has}: its numbers agree up to rounding (1e-10 in float64), "
-            "not in every bit."
+            f"This run had {before} so far and goes on with {now}: its numbers agree up to rounding "
+            "(1e-10 in float64), not in every bit."
         )

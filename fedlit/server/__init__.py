@@ -1,4 +1,4 @@
-"""What turns trained clients into a new server model: samplers, weightings, aggregation, optimisers, callbacks.
+"""From trained clients to a new server model: samplers, weightings, aggregation, optimisers, callbacks.
 
 Nothing here knows an engine or an algorithm.
 """

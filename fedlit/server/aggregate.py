@@ -1,4 +1,4 @@
-"""From trained clients to the pseudo-gradients that the optimisers of servers step along, for all of them at once."""
+"""From trained clients to the pseudo-gradients of the servers' optimisers, for all servers at once."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -10,7 +10,7 @@ from fedlit.params import Params, concat_all_rows, scale, subtract, weighted_mea
 def pseudo_gradients(models: Params, cohorts: Sequence[WeighedCohort]) -> Params:
     """Stacked: step * (z - sum_i w_i x_i) of each server, where x_i is what the client reported (`Cohort.reported`).
 
-    Where clients received older models than z, step * sum_i w_i s_i (received_i - x_i) with their discounts s_i. Kept
+    If clients received older models than z, it is step * sum_i w_i s_i (received_i - x_i), with discounts s_i. Kept
     tensors are averaged without a discount: each began at the client's own value.
 
     Args:
@@ -21,24 +21,24 @@ def pseudo_gradients(models: Params, cohorts: Sequence[WeighedCohort]) -> Params
     reported = WeighedCohort.params.of(cohorts)
     if any(cohort.sent_params for cohort in cohorts):
         reported = concat_all_rows([cohort.reported for cohort in cohorts])
-    moved = {name: models[name] - mean for name, mean in weighted_means(reported, weights, counts).items()}
+    gradients = {name: models[name] - mean for name, mean in weighted_means(reported, weights, counts).items()}
     if any(cohort.discounts.numel() for cohort in cohorts):
-        ways = subtract(
+        moves = subtract(
             {name: value for name, value in reported.items() if name not in cohorts[0].local_tensors},
             WeighedCohort.received.of(cohorts),
         )
         discounts = WeighedCohort.discounts.of(cohorts)
-        moved |= scale(weighted_means(ways, weights * discounts, counts), -1)
-    for place, cohort in enumerate(cohorts):
+        gradients |= scale(weighted_means(moves, weights * discounts, counts), -1)
+    for index, cohort in enumerate(cohorts):
         if cohort.step_length != 1:
-            for value in moved.values():
-                value[place] *= cohort.step_length
-    return moved
+            for value in gradients.values():
+                value[index] *= cohort.step_length
+    return gradients
 
 
 def averaged_buffers(cohorts: Sequence[WeighedCohort]) -> Params:
-    """Stacked, for each server: float buffers are averaged with the weights; integer ones (counters) are those of the
-    first reporting client."""
+    """Stacked: the buffers of each server. Float ones are averaged with the weights; integer ones (counters) are taken
+    from the first reporting client."""
     buffers = WeighedCohort.buffers.of(cohorts)
     if not buffers:
         return {}

@@ -1,7 +1,7 @@
 """ServerCallback: the hooks of a round, for algorithms and for users.
 
 Any subclass in `trainer.callbacks` takes part; nothing has to be registered. It is an ordinary Lightning callback,
-so `state_dict` / `load_state_dict` carry what the server keeps.
+so its `state_dict` and `load_state_dict` save and restore what the server keeps.
 """
 
 import logging
@@ -27,11 +27,11 @@ class ServerCallback(Recorded, Callback):
 
     In the order of a round: on_cohort_start (rows gathered, nothing trained), on_cohort_trained (dual ascent, control
     variates; may change `cohort.state`, and fill `cohort.sent_params` and `cohort.sent_bytes`), on_pseudo_gradient
-    (may change `cohort.pseudo_gradient`), on_server_step_end (z has moved, the cohort's rows are kept),
-    on_users_measured (on evaluated rounds), on_round_metrics (may add to `metrics`). The round counts after the last of
-    them. With `trainer.buffer` the first is called for those who are sent the model, whenever that happens in a round;
-    the others are for those who report.
-    A round that fails in any of them leaves the state that `state_dict` gives as the last finished round left it.
+    (may change `cohort.pseudo_gradient`), on_server_step_end (z has moved, the cohort's rows are stored),
+    on_users_measured (on evaluated rounds), on_round_metrics (may add to `metrics`). After the last hook the round is
+    committed. With `trainer.buffer`, on_cohort_start is called for the clients that are sent the model, whenever that
+    happens in a round; the other hooks are called for the clients that report.
+    If a round fails in any hook, the state of `state_dict` is restored to the end of the last finished round.
     """
 
     _server: "Server | None" = None
@@ -41,36 +41,36 @@ class ServerCallback(Recorded, Callback):
     """What this callback does for an algorithm; a user's callback of the same role replaces the algorithm's own."""
 
     needs: frozenset[str] = frozenset()
-    """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
+    """Which of `risk_received`, `risk_trained` and `grad_received` the loop measures for it in each round."""
 
     decides: bool = True
-    """Whether numbers of the run may depend on it; one that only watches says False, and may come and go at resume."""
+    """Whether numbers of the run may depend on it. If False, it only watches, and may be added or removed at resume."""
 
     needs_reports: bool = False
-    """Whether it counts the model of everyone who trained, so that nobody may be late or lost."""
+    """Whether it needs the model of every client that trained, so that no client may be late or lost."""
 
     replaces_average: bool = False
-    """Whether it puts an average of its own in the place of the pseudo-gradient, in which no discount counts, and
-    nothing that is sent in the place of x_i (`Cohort.sent_params`)."""
+    """Whether it replaces the pseudo-gradient by an average of its own, which ignores discounts and what clients send
+    instead of x_i (`Cohort.sent_params`)."""
 
     single_server_reason: str = ""
-    """Why what it keeps makes no sense where several servers mix their models; empty where it does."""
+    """Why its state makes no sense if several servers mix their models; empty if it does."""
 
     alone: str = ""
     """The older name of `single_server_reason`."""
 
     uses_initial: bool = False
-    """Whether it reads z^0 (`Server.latest_models`), which checkpoints then keep."""
+    """Whether it reads z^0 (`Server.latest_models`), which checkpoints then save."""
 
     @property
     def server(self) -> "Server":
-        """The server that it works for, from the start of a run: `server.z`, `server.latest_models(cohort)` …"""
+        """Its server, available from the start of a run: `server.z`, `server.latest_models(cohort)` …"""
         if self._server is None:
             raise ConfigError(f"{type(self).__name__}.server is empty before a run starts. Read it in a hook.")
         return self._server
 
     def evaluated_model(self) -> Params:
-        """Parameters that are measured as the global model instead of z; empty for z itself."""
+        """Parameters that are measured as the global model instead of those of z; empty for z itself."""
         return {}
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
@@ -88,25 +88,27 @@ class ServerCallback(Recorded, Callback):
     def on_users_measured(
         self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, records: dict[str, Any]
     ) -> None:
-        """Every user is measured; `records` has a column for each of clients.parquet. `cohort` as in the next hook."""
+        """Every user is measured; `records` holds the columns of clients.parquet. `cohort` as in on_round_metrics."""
 
     def on_round_metrics(
         self, trainer: Trainer, client: Client, cohort: WeighedCohort | None, metrics: dict[str, float]
     ) -> None:
-        """The round is measured; more numbers may be added. `cohort` is None for the initial model."""
+        """The round is measured; `metrics` may get more numbers. `cohort` is None for the initial model."""
 
 
 def has_hook(callback: Callback, hook: str, base: type[Callback]) -> bool:
-    """Whether a callback has something to do in a hook that its base leaves empty; Lightning's own check takes long."""
+    """Whether a callback overrides a hook that is empty in its base; Lightning's own check is slow."""
     return getattr(type(callback), hook) is not getattr(base, hook) or hook in vars(callback)
 
 
 def check_sent(cohort: TrainedCohort, callbacks: Sequence[ServerCallback]) -> None:
-    """What clients send in the place of x_i must fit their models, and must be what the server averages."""
+    """Require that what clients send instead of x_i fits their models, and that the server averages it."""
     for name, value in cohort.sent_params.items():
-        held = cohort.params.get(name)
-        if held is None or value.shape != held.shape:
-            wrong = "the net has no such parameter" if held is None else f"the clients' models have {tuple(held.shape)}"
+        param = cohort.params.get(name)
+        if param is None or value.shape != param.shape:
+            wrong = (
+                "the net has no such parameter" if param is None else f"the clients' models have {tuple(param.shape)}"
+            )
             raise ConfigError(
                 f"Round {cohort.run_round}: a callback sent '{name}' of shape {tuple(value.shape)} "
                 f"(cohort.sent_params), but {wrong}. Give one row for each client of the cohort, under the net's own "
@@ -120,18 +122,18 @@ def check_sent(cohort: TrainedCohort, callbacks: Sequence[ServerCallback]) -> No
         )
     if not cohort.sent_params:
         return
-    own = next((type(callback).__name__ for callback in callbacks if callback.replaces_average), None)
-    if own is not None:
+    averager = next((type(callback).__name__ for callback in callbacks if callback.replaces_average), None)
+    if averager is not None:
         raise ConfigError(
-            f"Round {cohort.run_round}: a callback filled cohort.sent_params, but {own} averages the clients' own "
+            f"Round {cohort.run_round}: a callback filled cohort.sent_params, but {averager} averages the clients' own "
             "models, so what they send would have no effect. Leave that callback out, or take another algorithm."
         )
 
 
-def merge_callbacks(own: Sequence[ServerCallback], users: Sequence[Callback]) -> list[Callback]:
-    """The algorithm's callbacks first, without those whose role one of the user's takes over."""
-    taken = {callback.role for callback in users if isinstance(callback, ServerCallback) and callback.role}
-    for callback in own:
-        if callback.role in taken:
+def merge_callbacks(needed: Sequence[ServerCallback], users: Sequence[Callback]) -> list[Callback]:
+    """The algorithm's callbacks, without those whose role a user's callback takes, and then the user's."""
+    roles = {callback.role for callback in users if isinstance(callback, ServerCallback) and callback.role}
+    for callback in needed:
+        if callback.role in roles:
             log.info(f"fedlit: your callback takes the role '{callback.role}' instead of {type(callback).__name__}.")
-    return [callback for callback in own if callback.role not in taken] + list(users)
+    return [callback for callback in needed if callback.role not in roles] + list(users)

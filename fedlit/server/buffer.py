@@ -1,15 +1,15 @@
 """Buffer: one server that does not wait for a round's slowest client (FedBuff, Nguyen et al. 2022, Algorithm 1).
 
-`concurrency` clients (C) are in flight. Each trains on the model that it was sent. When a report arrives its place is
-free, and a client that is neither in flight nor in the buffer is sent the present model. After `size` reports (K) the
-server steps, and the buffer is empty again:
+`concurrency` clients (C) are in flight, and each trains the model that it was sent. When a report arrives, another
+client, which is neither in flight nor in the buffer, is sent the present model. After `size` reports (K) the server
+steps, and the buffer is empty again:
 
     pseudo_gradient = sum_i w_i s(tau_i) (received_i - x_i)     over the K reports
     tau_i                                                       steps of the server since client i was sent its model
 
-w_i are the run's weights, which sum to 1 (uniform ones give FedBuff's mean); s discounts what is stale. With s = 1 and
-every received_i = z it is the flat round's z - sum_i w_i x_i. Readings: reports of one moment are taken in before
-anyone is sent a model at that moment; so whoever takes the place of the K-th report is sent the model after the step.
+w_i are the run's weights, which sum to 1 (uniform ones give FedBuff's mean), and s discounts stale reports. With s = 1
+and every received_i = z it is the flat round's z - sum_i w_i x_i. Readings: all reports of a moment are received before
+any client is sent a model at that moment; so the client that follows the K-th report is sent the model after the step.
 """
 
 from dataclasses import dataclass
@@ -23,15 +23,15 @@ from fedlit.recorded import Recorded
 
 
 class Discount(Recorded):
-    """How much a report counts that is so many steps of the server old."""
+    """A factor on each report that depends on its staleness: the steps of the server since its model was sent."""
 
     def of(self, staleness: Tensor) -> Tensor:
-        """(reports,) factors for these numbers of steps (float64); 1 where it is 0."""
+        """(reports,) float64 factors for these numbers of steps; 1 for 0 steps."""
         raise NotImplementedError
 
 
 class Undiscounted(Discount):
-    """s(τ) = 1: all the same."""
+    """s(τ) = 1: all reports count the same."""
 
     def of(self, staleness: Tensor) -> Tensor:
         """Ones."""
@@ -94,7 +94,7 @@ def find_discount(discount: str | Discount) -> Discount:
 
 @dataclass(frozen=True)
 class Buffer(Recorded):
-    """A server that steps whenever so many reports are in.
+    """A server that steps whenever its buffer holds `size` reports.
 
     Args:
         size: K: reports after which the server steps; it replaces trainer.clients_per_round.

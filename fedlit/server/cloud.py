@@ -3,16 +3,16 @@
     mix     w_n = sum_m a_nm z_m              over the servers that step together; a is doubly stochastic
     step    z_n <- w_n - eta_z (...)          the server's own step, from w_n; `iterations` times (K_z)
 
-Event t mixes by a^(t), from t = 0 on, the same in all of its K_z iterations: (6a), Algorithm 1, and the input of both
-algorithms. Line 22 of Algorithm 2 alone prints a^(t,k); the text says that FedBCD-I leaves the servers' update as it
-is, so that is read as a^(t) too, and a cloud mixes alike under every algorithm.
+Event t, from t = 0 on, mixes by a^(t) in all its K_z iterations: (6a), Algorithm 1, and the input of both algorithms.
+Only line 22 of Algorithm 2 prints a^(t,k). The text says that FedBCD-I does not change the servers' update, so we read
+a^(t) there too, and a cloud mixes in the same way under every algorithm.
 
-Protocols. `async`: the first `first` servers (B) to have their clients' reports step together; the others keep model,
-reports and clock, and are first in line. `rigorous` (appendix A): rounds have numbers, every server steps once in each,
-in the first B of that round or alone (w_n = z_n) when it has its reports, and then starts the next. With `first` equal
-to `servers` nobody is left behind. A Sync-cloud needs none of this: it is one server with a QuotaSampler, which waits
-for every group. In the mean form with eta_z = 1 (plain averaging) w_n cancels and servers never learn of each other:
-give the server's optimiser a rate below 1.
+Protocols. `async`: the first B servers (`first`) to have their clients' reports step together; the others keep their
+model, reports and clock, and come first in the next event. `rigorous` (appendix A): every server steps once in each
+numbered round, either with the first B of that round or, when it has its reports, alone (w_n = z_n), and then starts
+the next round. If `first` equals `servers`, no server is left behind. A Sync-cloud needs none of this: it is one server
+with a QuotaSampler, which waits for every group. In the mean form with eta_z = 1 (plain averaging) w_n cancels, and
+servers never learn of each other: give the server's optimiser a rate below 1.
 """
 
 from abc import ABC, abstractmethod
@@ -35,21 +35,21 @@ class Mixing(ABC):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the same servers mix alike in every event."""
+        """Whether the matrix of the same servers is the same in every event."""
         return False
 
     @abstractmethod
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
-        """(servers, servers), doubly stochastic: row n says what becomes of server n's model.
+        """(servers, servers), doubly stochastic: row n holds the weights a_nm of server n's new model.
 
         Args:
             servers: ids of those that step together, in order.
             seed: seed of the run.
-            event: t: how many events were before this one. It is asked once for each of the event's iterations.
+            event: t: number of events before this one. It is called once per iteration of the event.
         """
 
     def check(self, servers: int, first: int) -> None:  # noqa: B027  # nothing to check: only matrices have a size
-        """Raise ConfigError where it cannot serve so many servers, `first` of which step together."""
+        """Raise ConfigError if it cannot mix so many servers, `first` of which step together."""
 
 
 @dataclass(frozen=True)
@@ -58,21 +58,21 @@ class Complete(Mixing):
 
     @property
     def is_fixed(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
-        """All the same."""
+        """All entries are 1/B."""
         return np.full((len(servers), len(servers)), 1 / len(servers))
 
 
 @dataclass(frozen=True)
 class Ring(Mixing):
-    """A third each of the two neighbours and itself, around a ring of those who step, in the order of their ids."""
+    """A mean of itself and its two neighbours, on a ring of the servers that step, in the order of their ids."""
 
     @property
     def is_fixed(self) -> bool:
-        """It is."""
+        """True."""
         return True
 
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
@@ -100,7 +100,7 @@ class RandomPairs(Mixing):
         )
 
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
-        """a_nm = 1 / (1 + the larger number of neighbours) for joined pairs; what is left stays."""
+        """a_nm = 1 / (1 + the larger number of neighbours) for joined pairs; a_nn is the rest of row n."""
         rng, count = generator(seed, Purpose.MIXING, round=event), len(servers)
         joined = np.triu(rng.random((count, count)) < self.probability, 1)
         joined = joined | joined.T
@@ -131,15 +131,15 @@ class Given(Mixing):
 
     @property
     def is_fixed(self) -> bool:
-        """Whether there is only one."""
+        """Whether there is only one matrix."""
         return len(self.matrices) == 1
 
     def matrix(self, servers: Sequence[int], seed: int, event: int) -> Matrix:
-        """Event 0 takes the first."""
+        """Event 0 uses the first matrix."""
         return np.array(self.matrices[event % len(self.matrices)], dtype=np.float64)
 
     def check(self, servers: int, first: int) -> None:
-        """One row and column for each server, all of which step."""
+        """Require one row and column for each server, and that all servers step together."""
         sizes = {len(matrix) for matrix in self.matrices}
         require(
             sizes == {servers} and first == servers,
@@ -149,7 +149,7 @@ class Given(Mixing):
 
 
 def check_doubly_stochastic(matrix: Matrix) -> None:
-    """Rows and columns sum to 1 and nothing is below 0: then mixing keeps the mean of the models."""
+    """Require that rows and columns sum to 1 and no entry is below 0, so that mixing keeps the mean of the models."""
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
     fair = square and bool(np.isfinite(matrix).all()) and bool((matrix >= 0).all())
     sums = np.concatenate([matrix.sum(axis=0), matrix.sum(axis=1)]) if fair else np.zeros(1)
@@ -162,7 +162,7 @@ def check_doubly_stochastic(matrix: Matrix) -> None:
 
 
 def agree(matrices: Sequence[Sequence[Sequence[float]]]) -> bool:
-    """Whether servers that only mix, by these matrices in turn, all come to the mean: it alone stays as it is."""
+    """Whether servers that only mix, by these matrices in turn, all converge to their mean."""
     sizes = sorted({len(matrix) for matrix in matrices})
     require(len(sizes) == 1, f"Given.matrices have {sizes} rows. Give each matrix one row for each server.")
     whole_turn = reduce(np.matmul, [np.array(matrix, dtype=np.float64) for matrix in matrices])

@@ -1,4 +1,4 @@
-"""Server optimisers: what turns the pseudo-gradient into the next z. SGD with rate 1 is plain averaging."""
+"""Server optimisers: they turn the pseudo-gradient into the next z. SGD with rate 1 is plain averaging."""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
@@ -159,56 +159,58 @@ class AdaptiveOptimizer(torch.optim.Optimizer):
         rule = self.rule
         for group in self.param_groups:
             for z in group["params"]:
-                direction, held = -z.grad, self.state[z]
-                m = held.get("m", torch.zeros_like(z))
-                v = held.get("v", torch.full_like(z, rule.tau**2))
-                held["m"] = rule.beta1 * m + (1 - rule.beta1) * direction
-                held["v"] = rule.second_moment(v, direction**2)
-                z += rule.lr * held["m"] / (held["v"].sqrt() + rule.tau)
+                direction, state = -z.grad, self.state[z]
+                m = state.get("m", torch.zeros_like(z))
+                v = state.get("v", torch.full_like(z, rule.tau**2))
+                state["m"] = rule.beta1 * m + (1 - rule.beta1) * direction
+                state["v"] = rule.second_moment(v, direction**2)
+                z += rule.lr * state["m"] / (state["v"].sqrt() + rule.tau)
 
 
 _BY_PARAMETER = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, AdaptiveOptimizer)
-"""Optimisers that treat every parameter by itself, with the options of its group and a state of its own."""
+"""Optimisers whose update of a parameter depends only on this parameter, its state and the options of its group."""
 
 
 def step_all(optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Every optimiser takes its step, those that treat each parameter by itself as one.
+    """Every optimiser takes its step; those that treat each parameter by itself step as one joint optimiser.
 
-    A step of torch's costs 0.1 ms beside the arithmetic, for one server's parameters as for those of all. What stands
-    in for them reads the options of their groups and works on their states, so each is left as by its own step.
+    A step of torch's optimisers costs 0.1 ms besides the arithmetic, for the parameters of one server as for those of
+    all. The joint optimiser uses the options and states of the single ones, so each is left as by its own step.
     """
     first = optimizers[0]
     if len(optimizers) == 1 or not all(type(one) is type(first) and _is_by_parameter(one) for one in optimizers):
         for optimizer in optimizers:
             optimizer.step()
         return
-    whole: torch.optim.Optimizer = type(first).__new__(type(first))
-    vars(whole).update(vars(first))
-    whole.param_groups = _alike([group for one in optimizers for group in one.param_groups])
-    for group in whole.param_groups if isinstance(first, torch.optim.SGD) else ():
+    joint: torch.optim.Optimizer = type(first).__new__(type(first))
+    vars(joint).update(vars(first))
+    joint.param_groups = _merge_groups([group for one in optimizers for group in one.param_groups])
+    for group in joint.param_groups if isinstance(first, torch.optim.SGD) else ():
         if group["foreach"] is None and not group["fused"]:
-            group["foreach"] = True  # the same operations, without the interpreter between two parameters
-    whole.state = defaultdict(dict, {key: held for one in optimizers for key, held in one.state.items()})
-    whole.step()
-    for one in optimizers if whole.state else ():
-        own = (z for group in one.param_groups for z in group["params"] if z in whole.state)
-        one.state.update({z: whole.state[z] for z in own})
+            group["foreach"] = True  # the same operations, without Python between two parameters
+    joint.state = defaultdict(dict, {key: state for one in optimizers for key, state in one.state.items()})
+    joint.step()
+    for one in optimizers if joint.state else ():
+        stepped = (z for group in one.param_groups for z in group["params"] if z in joint.state)
+        one.state.update({z: joint.state[z] for z in stepped})
 
 
 def saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A copy of its `state_dict`; put together here where torch's own would be, which takes three times as long."""
+    """A copy of its `state_dict`, built here for known optimisers: torch's own takes three times as long."""
     if not _is_by_parameter(optimizer):
         return copied(optimizer.state_dict())  # type: ignore[no-any-return]  # a dict is copied as a dict
-    places = {z: place for place, z in enumerate([z for group in optimizer.param_groups for z in group["params"]])}
+    positions = {
+        z: position for position, z in enumerate([z for group in optimizer.param_groups for z in group["params"]])
+    }
     groups = [
-        {**copied({**group, "params": None}), "params": [places[z] for z in group["params"]]}
+        {**copied({**group, "params": None}), "params": [positions[z] for z in group["params"]]}
         for group in optimizer.param_groups
     ]
-    return {"state": {places[z]: copied(held) for z, held in optimizer.state.items()}, "param_groups": groups}
+    return {"state": {positions[z]: copied(state) for z, state in optimizer.state.items()}, "param_groups": groups}
 
 
 def copied(state: Any) -> Any:
-    """A deep copy; ten times faster than `deepcopy` for numbers, texts and tensors in dicts and lists."""
+    """A deep copy, ten times faster than `deepcopy` for numbers, strings and tensors in dicts and lists."""
     if type(state) is dict:
         return {name: value if type(value) in _PLAIN else copied(value) for name, value in state.items()}
     if type(state) is list:
@@ -218,29 +220,29 @@ def copied(state: Any) -> Any:
     return state.detach().clone() if type(state) is Tensor else deepcopy(state)
 
 
-def _alike(groups: Sequence[Group]) -> list[Group]:
-    """The groups, neighbours with the same options as one: torch takes its time for each."""
-    found: list[Group] = []
+def _merge_groups(groups: Sequence[Group]) -> list[Group]:
+    """The groups, where neighbours with the same options are merged: torch spends time on each group."""
+    merged: list[Group] = []
     last = None
     for group in groups:
         options = {**group, "params": None}
         if options == last:
-            found[-1]["params"] += group["params"]
+            merged[-1]["params"] += group["params"]
         else:
-            found.append({**group, "params": list(group["params"])})
+            merged.append({**group, "params": list(group["params"])})
         last = options
-    return found
+    return merged
 
 
 def _is_by_parameter(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it is one, as it was built: nobody has hooked on to its step, nor put another in its place."""
-    held = vars(optimizer)
-    attached = [value for value in held.values() if type(value) is OrderedDict and value]
-    return type(optimizer) in _BY_PARAMETER and "step" not in held and not attached
+    """Whether it is one of `_BY_PARAMETER`, without hooks on its step and without a replaced step."""
+    attributes = vars(optimizer)
+    hooks = [value for value in attributes.values() if type(value) is OrderedDict and value]
+    return type(optimizer) in _BY_PARAMETER and "step" not in attributes and not hooks
 
 
 def check_rate(lr: float) -> None:
-    """A server rate."""
+    """Require a positive server rate."""
     require(lr > 0, f"The server optimiser's lr is {lr}; it must be above 0.")
 
 

@@ -10,23 +10,23 @@ from fedlit.keys import Purpose, generator
 from fedlit.recorded import Recorded
 
 Arrivals = np.ndarray | None
-"""(clients,) simulated seconds until each client shows up; None without a clock."""
+"""(clients,) simulated seconds until each client arrives; None without a clock."""
 
 
 class Sampler(Recorded):
     """Base of the samplers; a subclass chooses ids, sorted, and everyone who trains also reports."""
 
     needs_clock = False
-    """Whether it goes by simulated arrivals (`trainer.clock`); `select` is given them then."""
+    """Whether `select` needs the simulated arrivals of `trainer.clock`."""
 
     names_clients = False
-    """Whether it names clients by their ids; each of several servers counts its own clients from 0."""
+    """Whether its options name clients by their ids; in a cloud each server counts its own clients from 0."""
 
     draws_from_subset = True
-    """Whether it can choose among a part of the clients: those who are not in flight (`trainer.buffer`)."""
+    """Whether it can choose from a subset of the clients, such as those that are not in flight (`trainer.buffer`)."""
 
     def cohort_size(self, count: int, population: int) -> int:
-        """Clients of a round, where `count` are asked for."""
+        """Number of clients of a round if `count` are asked for."""
         return count
 
     def choose(self, rng: np.random.Generator, sizes: np.ndarray, count: int) -> Sequence[int]:
@@ -43,17 +43,17 @@ class Sampler(Recorded):
 
 
 def check_selection(selection: Selection, population: int, whose: str) -> None:
-    """Whoever reports has trained, and somebody does.
+    """Require that only clients that train report, and that at least one does.
 
     Args:
-        selection: the answer.
-        population: clients that could be chosen; their numbers are 0 up to this.
-        whose: who gave it: `FedX.select`.
+        selection: who trains and who reports.
+        population: number of clients that could be chosen; they are numbered from 0.
+        whose: what selected them, for errors, such as `FedX.select`.
     """
     trained, known = set(selection.train), range(population)
     is_whole = bool(selection.report) and trained.issuperset(selection.report)
     if is_whole and len(trained) == len(selection.train) and min(trained) in known and max(trained) in known:
-        return  # before any words are made: with many servers they would take long
+        return  # before any message is built, which would take long for many servers
     strangers = [k for k in (*selection.train, *selection.report) if not 0 <= k < population]
     require(
         not strangers,
@@ -140,25 +140,25 @@ class FixedSampler(Sampler):
 
 
 class EarliestSampler(Sampler):
-    """Those who show up first, by the clock's arrivals."""
+    """The clients that arrive first, by the clock."""
 
     needs_clock = True
 
     def select(
         self, seed: int, round: int, sizes: np.ndarray, count: int, *, arrivals: Arrivals = None, server: int = 0
     ) -> Selection:
-        """The first `count`; the others stand in the order of their arrival."""
+        """The first `count` to arrive; `order` holds all clients by arrival."""
         order = by_arrival(arrivals)
         chosen = sorted(order[:count])
         return Selection(chosen, chosen, order=[order])
 
 
 class QuotaSampler(Sampler):
-    """So many of every group: a Sync-cloud, where each of several servers waits for its own clients.
+    """The same number of clients from every group: a Sync-cloud, where each server waits for its own clients.
 
     Args:
         groups: servers among which the clients are divided, in blocks of equal size.
-        earliest: take those who show up first, by the clock; at random unless true.
+        earliest: take the clients that arrive first, by the clock; at random unless true.
     """
 
     draws_from_subset = False
@@ -169,7 +169,7 @@ class QuotaSampler(Sampler):
         self.earliest = self.needs_clock = earliest
 
     def cohort_size(self, count: int, population: int) -> int:
-        """`count` of every group."""
+        """`count` clients of every group."""
         return count * self.groups
 
     def select(
@@ -193,7 +193,7 @@ class QuotaSampler(Sampler):
 
 
 def by_arrival(arrivals: Arrivals, among: np.ndarray | None = None) -> list[int]:
-    """Who shows up first, of all or among these; ties go to the lowest id."""
+    """Ids by arrival, of all clients or of these; ties go to the lowest id."""
     assert arrivals is not None, "configuration_checks.check_clock"
     first = arrivals.argsort(kind="stable") if among is None else among[arrivals[among].argsort(kind="stable")]
     order: list[int] = first.tolist()

@@ -1,4 +1,4 @@
-"""Server: one model, the optimiser that moves it, the callbacks that keep its state, and the clients it works with."""
+"""Server: one model, its optimiser, the callbacks that keep its state, and its clients."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -16,13 +16,13 @@ from fedlit.server.base import ServerCallback
 from fedlit.server.optimizers import copied, saved, step_all
 
 ABSENT_AT_ONCE = 1024
-"""Models that a mean over all clients reads at once; they may be on disk, and more than the memory holds."""
+"""Models that `latest_models` reads at once: all of them may exceed the memory if they are on disk."""
 BuildOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a server was before a round."""
+    """The state of a server before a round."""
 
     model: Params
     clock: dict[str, Any]
@@ -31,16 +31,16 @@ class Snapshot:
 
 
 class Server:
-    """z and all that the server keeps; a federation has one, a cloud several.
+    """z and everything else that the server keeps; a cloud has several servers.
 
     Args:
-        net: its parameters and buffers are z^0; the net itself stays the clients' scratch space.
-        build_optimizer: gives the optimiser that moves z along a pseudo-gradient.
-        callbacks: what the algorithm, and the user, let the server do.
+        net: its parameters and buffers are copied as z^0; the net itself stays the clients' scratch space.
+        build_optimizer: makes the optimiser that moves z along a pseudo-gradient.
+        callbacks: server callbacks of the algorithm and the user.
         sizes: (clients,) training samples of each of its clients.
         states: what clients keep between rounds.
         id: its number, from 0 on.
-        clients: (clients,) who belongs to it; everyone unless given.
+        clients: (clients,) ids of its clients; all clients by default.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Server:
         self.clients = np.arange(len(sizes)) if clients is None else clients
         self.members = frozenset(self.clients.tolist())
         self.rounds = 0
-        """Steps that it has taken: the key of its draws."""
+        """Steps that it has taken; its draws are keyed by this number."""
         self.started = 0.0
         """Simulated seconds at which its current round began."""
         self.waited = 0.0
-        """Simulated seconds that it has had its reports and waited for other servers."""
+        """Simulated seconds for which it had its reports and waited for other servers."""
         self.stepped = 0
         """Number of the round of the run in which it last stepped."""
         self.params = {name: nn.Parameter(value) for name, value in clone(dict(net.named_parameters())).items()}
@@ -78,11 +78,11 @@ class Server:
 
     @property
     def z(self) -> Params:
-        """The server's parameters, copied: nobody who reads them can move them, nor sees them move."""
+        """A copy of the server's parameters, which later steps do not change."""
         return clone(self.params)
 
     def bind_storage(self, model: Params) -> None:
-        """Use these tensors as storage of z and its buffers; they hold the same numbers."""
+        """Use these tensors, which hold the same numbers, as storage of z and its buffers."""
         self._model = model
         for name, parameter in self.params.items():
             parameter.data = model[name]
@@ -95,11 +95,11 @@ class Server:
 
     @property
     def global_model(self) -> Params:
-        """What is measured as the global model: z, unless a callback has another (views)."""
+        """The model that is measured as the global one: z, unless a callback replaces it (views)."""
         return self._model | self.evaluated_model()
 
     def evaluated_model(self) -> Params:
-        """What callbacks put in the place of z where it is measured."""
+        """The parameters that callbacks want measured instead of those of z."""
         model: Params = {}
         for callback in self.callbacks:
             model |= callback.evaluated_model()
@@ -120,7 +120,7 @@ class Server:
                 buffer.copy_(buffers[name])
 
     def begin_round(self, time_s: float, number: int) -> None:
-        """It has stepped, in the run's round of this number; its next round begins at this simulated time."""
+        """Begin the next round at this simulated time, after a step in the run's round `number`."""
         self.rounds += 1
         self.started, self.stepped = time_s, number
 
@@ -137,13 +137,13 @@ class Server:
         return {name: (total[name] / cohort.population).to(value.dtype) for name, value in current.items()}
 
     def snapshot(self, model: Params | None = None) -> Snapshot:
-        """What `restore` needs to undo a round; `model` is a copy of its own, where there is one already."""
+        """The state that `restore` needs to undo a round; `model` is a copy of its model, if there is one already."""
         kept = [copied(callback.state_dict()) for callback in self.callbacks]
         model = clone(self._model) if model is None else model
         return Snapshot(model, self.clock, saved(self.optimizer), kept)
 
     def restore(self, before: Snapshot) -> None:
-        """Back to the end of the last finished round; each part is, even if another's own code raises."""
+        """Return to a snapshot. Every part is restored, even if the code of another part raises."""
         self.load_model(before.model)
         vars(self).update(before.clock)
         with ExitStack() as steps:
@@ -159,7 +159,7 @@ class Server:
                 value.copy_(model[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """z and its clock; Lightning saves the optimiser, and the first server's callbacks, which are the trainer's."""
+        """z, its clock and its callbacks. Lightning itself saves the optimiser and the first server's callbacks."""
         kept = [callback.state_dict() for callback in self.callbacks] if self.id else []
         return {"model": clone(self._model), "clock": self.clock, "callbacks": kept}
 
@@ -169,7 +169,7 @@ class Server:
         return {name: getattr(self, name) for name in ("rounds", "started", "waited", "stepped")}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse."""
+        """The inverse of `state_dict`."""
         self.load_model(state["model"])
         vars(self).update(state["clock"])
         for callback, kept in zip(self.callbacks, state["callbacks"], strict=bool(self.id)):
@@ -183,9 +183,9 @@ def move(
     *,
     fixed: frozenset[str] = frozenset(),
 ) -> None:
-    """Optimisers move each z along its pseudo-gradient, its buffers are replaced; what is `fixed` stays."""
+    """Let the optimisers move each z along its pseudo-gradient, and replace its buffers; names in `fixed` stay."""
     for server, gradient in zip(servers, pseudo_gradients, strict=True):
         server.set_gradient(gradient, fixed)
     step_all([server.optimizer for server in servers])
-    for server, own in zip(servers, buffers, strict=True):
-        server.finish_step(own, fixed)
+    for server, averaged in zip(servers, buffers, strict=True):
+        server.finish_step(averaged, fixed)

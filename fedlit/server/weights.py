@@ -32,26 +32,26 @@ class Weighting(Recorded):
     """Base of the weightings."""
 
     name: str = ""
-    """Its name in configs; without one it is given as an object or by its class."""
+    """Its name in configs; without one, configs name its class."""
     needs_state: tuple[str, ...] = ()
-    """Client states that it reads; an algorithm without them is refused."""
+    """Client states that it reads; it is refused for an algorithm without them."""
     needs: frozenset[str] = frozenset()
-    """Of `risk_received`, `risk_trained`, `grad_received`: what the loop measures for it each round."""
+    """Which of `risk_received`, `risk_trained` and `grad_received` the loop measures for it in each round."""
 
     def weigh(self, cohort: TrainedCohort) -> Weighed:
         """Weights and step length for this cohort."""
         raise NotImplementedError
 
     def weigh_each(self, cohorts: Sequence[TrainedCohort]) -> list[Weighed]:
-        """The same for the cohorts of servers that step together, each by itself."""
+        """The same for each cohort of the servers that step together."""
         return [self.weigh(cohort) for cohort in cohorts]
 
 
 class Counting(Weighting):
-    """Base of those that go by a whole number for each client: such sums are exact, so all cohorts are one sum."""
+    """Base of weightings by a whole number per client. Such sums are exact, so all cohorts are summed at once."""
 
     def counts(self, cohort: TrainedCohort) -> Tensor:
-        """(clients,) the numbers."""
+        """(clients,) the whole number of each client."""
         raise NotImplementedError
 
     def all_counts(self, cohorts: Sequence[TrainedCohort]) -> Tensor:
@@ -59,11 +59,11 @@ class Counting(Weighting):
         return concat_rows([self.counts(cohort) for cohort in cohorts])
 
     def weigh(self, cohort: TrainedCohort) -> Weighed:
-        """By their numbers."""
+        """counts_i / sum counts, over the reporting clients."""
         return Weighed(normalise(self.counts(cohort), cohort.reports))
 
     def weigh_each(self, cohorts: Sequence[TrainedCohort]) -> list[Weighed]:
-        """By their numbers, unless a subclass weighs a cohort in another way."""
+        """The same for all cohorts at once, unless a subclass overrides `weigh`."""
         if type(self).weigh is not Counting.weigh:
             return super().weigh_each(cohorts)
         lengths = [len(cohort.clients) for cohort in cohorts]
@@ -86,7 +86,7 @@ class Samples(Counting):
 
 
 class Uniform(Counting):
-    """1 / S: all the same."""
+    """1 / S: all clients count the same."""
 
     name = "uniform"
 
@@ -112,7 +112,7 @@ class QFFL(Weighting):
     needs = frozenset({"risk_received"})
 
     def weigh(self, cohort: TrainedCohort) -> Weighed:
-        """w ∝ F^q, step = Σ F^q L / Σ h with h = q F^(q-1) |L (z - x)|² + L F^q; who has no samples counts 0."""
+        """w ∝ F^q, step = Σ F^q L / Σ h with h = q F^(q-1) |L (z - x)|² + L F^q; a client without samples counts 0."""
         counts = cohort.reports & (cohort.sizes > 0)
         if not bool(counts.any()):
             return Uniform().weigh(cohort)
@@ -127,7 +127,7 @@ class QFFL(Weighting):
 
 @dataclass
 class ExpAlpha(Weighting):
-    """exp((F_new - F_old) / alpha) over their sum: whose loss falls more counts less (Exp-α, eq. 3 and Algorithm 1).
+    """exp((F_new - F_old) / alpha) over their sum: a client whose loss falls more counts less (Exp-α, eq. 3, Alg. 1).
 
     Args:
         alpha: α: temperature; a large one weighs by samples.
@@ -143,7 +143,7 @@ class ExpAlpha(Weighting):
         require(self.alpha > 0, f"ExpAlpha.alpha is {self.alpha}; give a number above 0.")
 
     def weigh(self, cohort: TrainedCohort) -> Weighed:
-        """Stable: the largest exponent is taken off first. A risk that is not finite counts 0."""
+        """The largest exponent is subtracted first, for stability. A client with a risk that is not finite counts 0."""
         change = cohort.risk_trained.double() - cohort.risk_received.double()
         counts = cohort.reports & change.isfinite() & (cohort.sizes > 0)
         if not bool(counts.any()):
@@ -157,16 +157,18 @@ class ExpAlpha(Weighting):
 
 
 def check_weights(weighed: Sequence[Weighed], cohorts: Sequence[TrainedCohort], weighting: Weighting) -> None:
-    """Weights are shares of the reporting clients; anything else is the weighting's mistake, and is said so."""
-    if are_shares([own.weights for own in weighed], cohorts) and all(math.isfinite(own.step) for own in weighed):
+    """ConfigError if the weights of a cohort are not shares of its reporting clients; it names the weighting."""
+    if are_shares([answer.weights for answer in weighed], cohorts) and all(
+        math.isfinite(answer.step) for answer in weighed
+    ):
         return
-    for own, cohort in zip(weighed, cohorts, strict=True):
-        if not are_shares([own.weights], [cohort]) or not math.isfinite(own.step):
-            refuse_weights(own, cohort, weighting)
+    for answer, cohort in zip(weighed, cohorts, strict=True):
+        if not are_shares([answer.weights], [cohort]) or not math.isfinite(answer.step):
+            refuse_weights(answer, cohort, weighting)
 
 
 def refuse_weights(weighed: Weighed, cohort: TrainedCohort, weighting: Weighting) -> NoReturn:
-    """What is wrong with the weights of a cohort."""
+    """Raise ConfigError, with what is wrong with the weights of a cohort."""
     weights, reports = weighed.weights.numpy(), cohort.reports.numpy()
     if weights.shape != reports.shape:
         wrong = f"gave {weights.size} weights for {reports.size} clients"
@@ -185,9 +187,9 @@ def refuse_weights(weighed: Weighed, cohort: TrainedCohort, weighting: Weighting
 
 
 def are_shares(weights: Sequence[Tensor], cohorts: Sequence[TrainedCohort]) -> bool:
-    """Whether those of all cohorts are right: what is not finite fails the first comparison or the second."""
-    lengths = [own.numel() for own in weights]
-    if lengths != [len(cohort.clients) for cohort in cohorts] or any(own.dim() != 1 for own in weights):
+    """Whether the weights of all cohorts are shares; numbers that are not finite fail one of the comparisons."""
+    lengths = [of_cohort.numel() for of_cohort in weights]
+    if lengths != [len(cohort.clients) for cohort in cohorts] or any(of_cohort.dim() != 1 for of_cohort in weights):
         return False
     shares, sending = concat_rows(weights).numpy(), TrainedCohort.reports.of(cohorts).numpy()
     sums = np.add.reduceat(shares, np.cumsum([0, *lengths[:-1]]))
@@ -200,7 +202,7 @@ def _shown(weights: np.ndarray) -> str:
 
 
 def normalise(values: Tensor, reports: Tensor) -> Tensor:
-    """Values over their sum, in float64, 0 for clients that do not report."""
+    """Values over their sum, in float64; 0 for clients that do not report."""
     values = values.double() * reports
     total = values.sum()
     if float(total) == 0 and not bool(values.any()):  # nobody has samples (data.allow_empty): all count alike
@@ -209,7 +211,7 @@ def normalise(values: Tensor, reports: Tensor) -> Tensor:
 
 
 def normalise_each(counts: Tensor, reports: Tensor, lengths: Sequence[int]) -> Sequence[Tensor]:
-    """The same for several cohorts, of whole numbers, so many after each other."""
+    """The same for the whole numbers of several cohorts, which follow each other with these lengths."""
     starts, sends = np.cumsum([0, *lengths[:-1]]), reports.numpy()
     values = counts.numpy() * sends
     is_empty = np.add.reduceat(values, starts) == 0
@@ -220,15 +222,15 @@ def normalise_each(counts: Tensor, reports: Tensor, lengths: Sequence[int]) -> S
 
 
 def named_weightings() -> dict[str, type[Weighting]]:
-    """Every weighting that has a name, an algorithm's own and a user's among them."""
-    found: dict[str, type[Weighting]] = {}
-    waiting = [Weighting]
-    while waiting:
-        kind = waiting.pop(0)
-        waiting = [*kind.__subclasses__(), *waiting]  # in the order in which they are written
+    """All weightings that have a name, including those of algorithms and users."""
+    named: dict[str, type[Weighting]] = {}
+    remaining = [Weighting]
+    while remaining:
+        kind = remaining.pop(0)
+        remaining = [*kind.__subclasses__(), *remaining]  # in the order in which they are written
         if vars(kind).get("name"):  # its own: a subclass is another weighting
-            found.setdefault(kind.name, kind)
-    return found
+            named.setdefault(kind.name, kind)
+    return named
 
 
 def find_weighting(weighting: str | Weighting) -> Weighting:

@@ -89,7 +89,11 @@ class Restored:
             return {}
         kept = frozenset(name for name in self.model if self.states.keeps(f"own.{name}"))
         models = UserModels(
-            self.server_model, self.states, personal=self.personal.model, own=kept, keeps_local=self.keeps_local
+            self.server_model,
+            self.states,
+            personal=self.personal.model,
+            local_tensors=kept,
+            keeps_local=self.keeps_local,
         )
         return {
             user: {name: value.clone() for name, value in models.personal(user).items()} for user in self.states.touched

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from fedlit.client.cohort import Cohort, CohortStack, TrainedCohort, WeighedCohort, stack_of, stacked_fields
+from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.cohort_stack import CohortStack, stack_of, stacked_fields
 
 COUNTS = [2, 1, 3]
 MODELS = {"w": torch.arange(6.0).view(3, 2), "b": torch.arange(3.0)}
@@ -27,8 +28,8 @@ def gathered(counts: list[int] = COUNTS) -> list[Cohort]:
     stack = CohortStack(counts, fields, models)
     given: dict[str, Any] = {"stack": stack, "round": 4, "run_round": 5, "population": 10}
     return [
-        Cohort(place=k, clients=list(range(10 * k, 10 * k + own)), draw_rounds=[4] * own, lrs=[0.1] * own, **given)
-        for k, own in enumerate(counts)
+        Cohort(server_index=k, clients=list(range(10 * k, 10 * k + n)), draw_rounds=[4] * n, lrs=[0.1] * n, **given)
+        for k, n in enumerate(counts)
     ]
 
 

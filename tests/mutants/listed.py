@@ -57,8 +57,8 @@ ALGORITHMS = (
     Mutant(
         "scaffold-two-control",
         "algorithms/scaffold.py",
-        "return own - server + path",
-        "return own + server + path",
+        "return control - server + path",
+        "return control + server + path",
         "option II: c_i - c + (x - y) / (K lr)",
         (f"{ORACLE}[scaffold]",),
     ),
@@ -137,8 +137,8 @@ ALGORITHMS = (
     Mutant(
         "fedprox-stragglers",
         "algorithms/fedprox.py",
-        "own.integers(1, whole)",
-        "own.integers(1, whole + 1)",
+        "generator.integers(1, full)",
+        "generator.integers(1, full + 1)",
         "a straggler never does all epochs",
         ("algorithms/test_populations.py",),
     ),
@@ -236,8 +236,8 @@ SERVER = (
     Mutant(
         "step-length",
         "server/aggregate.py",
-        "value[place] *= cohort.step_length",
-        "value[place] *= 1",
+        "value[index] *= cohort.step_length",
+        "value[index] *= 1",
         "a weighting sets the length of the server's step",
         ("server/test_aggregate.py",),
     ),
@@ -275,7 +275,7 @@ SERVER = (
     ),
     Mutant(
         "whole-part",
-        "client/cohort.py",
+        "client/cohort_stack.py",
         "            return value[end - count : end]\n",
         "            return value[:count]\n",
         "each server's cohort has its own clients",
@@ -283,7 +283,7 @@ SERVER = (
     ),
     Mutant(
         "whole-replaced",
-        "client/cohort.py",
+        "client/cohort_stack.py",
         " and not any(self.name in cohort.parts for cohort in cohorts):",
         ":",
         "what a server changes of its cohort is in the joined one",
@@ -308,8 +308,8 @@ SERVER = (
     Mutant(
         "buffer-discount-unused",
         "server/aggregate.py",
-        "weighted_means(ways, weights * discounts, counts)",
-        "weighted_means(ways, weights, counts)",
+        "weighted_means(moves, weights * discounts, counts)",
+        "weighted_means(moves, weights, counts)",
         "the server's step has the discounts of its reports",
         ("rounds/test_buffered.py::test_every_step_matches_the_oracle",),
     ),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedlit import Cohort, TrainedCohort, WeighedCohort
-from fedlit.client.cohort import CohortStack, stacked_fields
+from fedlit.client.cohort_stack import CohortStack, stacked_fields
 
 
 def gathered(

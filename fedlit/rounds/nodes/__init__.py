@@ -1,5 +1,5 @@
 """A cloud as processes on this machine: a coordinator, servers and clients that send each other messages.
 
-The round is the ordinary one (`round.py`), divided: the coordinator decides who steps together and mixes, a server
-sends, receives and steps, client processes train. What differs is what is asked over the wire.
+The ordinary round (`round.py`) is split among them: the coordinator decides which servers step together and mixes their
+models, a server sends, receives and steps, and client processes train.
 """

@@ -1,4 +1,4 @@
-"""PartLoop: what the loops of a server's and of a client's process share. They measure and write nothing."""
+"""NodeLoop: the common part of the loops of server and client processes, which measure and write nothing."""
 
 import math
 from dataclasses import replace
@@ -19,30 +19,30 @@ from fedlit.rounds.round import Round, Stopwatch
 from fedlit.rounds.run_state import RoundRecord
 
 ONE_BY_ONE = Request(engine="sequential")
-"""Processes train their clients one after the other: what runs at once are the processes."""
+"""A process trains its clients one after the other; the processes run in parallel."""
 
 
-class PartRound(Round):
-    """A round of which nothing is measured: the coordinator does."""
+class NodeRound(Round):
+    """A round without measurements, which the coordinator makes."""
 
     def measure(
         self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
-        """The model alone, which the client's net holds after a round."""
+        """Only the model, which the client's net holds after a round."""
         return RoundRecord({}, global_model=clone(self.parts.protocol.global_model))
 
 
-class PartLoop(FederatedLoop):
-    """A loop without an end of its own.
+class NodeLoop(FederatedLoop):
+    """A loop that runs until the coordinator ends its process.
 
     Args:
         trainer: as for FederatedLoop, and so are `rounds`, `options` and `measures`.
         part: which process this is.
-        plan: all processes.
-        wire: the way to them.
+        plan: all processes of the run.
+        wire: sends messages to them.
     """
 
-    round_class = PartRound
+    round_class = NodeRound
 
     def __init__(
         self,
@@ -56,22 +56,22 @@ class PartLoop(FederatedLoop):
         wire: Wire,
     ) -> None:
         # The coordinator sees all risks, and keeps what clients keep.
-        given = replace(options, request=ONE_BY_ONE, divergence_factor=math.inf, states="memory")
-        super().__init__(trainer, rounds, given, measures)
+        changed = replace(options, request=ONE_BY_ONE, divergence_factor=math.inf, states="memory")
+        super().__init__(trainer, rounds, changed, measures)
         self.part = part
         self.plan = plan
         self.wire = wire
 
     @property
     def done(self) -> bool:
-        """Never: the coordinator ends this process."""
+        """Always False: the coordinator ends this process."""
         return False
 
     def setup_data(self) -> None:
-        """One thread: there are as many processes as there are clients to train at once."""
+        """As in the base, with one thread: the processes run in parallel."""
         super().setup_data()
         torch.set_num_threads(1)
 
     def is_due(self, number: int) -> bool:
-        """Never: the coordinator measures."""
+        """Always False: the coordinator measures."""
         return False

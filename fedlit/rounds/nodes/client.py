@@ -1,26 +1,27 @@
-"""A client process: it trains the clients that live in it, with what their server sends them."""
+"""A client process: it trains its clients with what their server sends."""
 
 import time
 
-from fedlit.client.cohort import Cohort, CohortStack, TrainedCohort
-from fedlit.rounds.nodes.base import PartLoop
+from fedlit.client.cohort import Cohort, TrainedCohort
+from fedlit.client.cohort_stack import CohortStack
+from fedlit.rounds.nodes.base import NodeLoop
 from fedlit.rounds.nodes.messages import Message
 
 
-class ClientLoop(PartLoop):
-    """One advance() is one request of the server."""
+class ClientLoop(NodeLoop):
+    """The loop of a client process; one advance() answers one request of the server."""
 
     def on_run_start(self) -> None:
-        """There is nothing to begin with."""
+        """Nothing: the run begins with the first request."""
 
     def on_advance_start(self) -> None:
-        """No hook: rounds are the server's."""
+        """Nothing: the server's process calls the hooks of a round."""
 
     def on_advance_end(self) -> None:
-        """No hook either."""
+        """Nothing: the server's process calls the hooks of a round."""
 
     def advance(self) -> None:
-        """Train those who are asked for, once all have shown up."""
+        """Train the requested clients, after the wait until all of them have arrived."""
         server = self.plan.rank_of(self.part.server)
         request = self.wire.receive(server)
         started = time.perf_counter()
@@ -34,7 +35,7 @@ _TRAINED = ("steps_taken", "losses", "params", "buffers", "state", "optimizer_st
 
 
 def request_of(cohort: Cohort, positions: list[int], wait: float) -> Message:
-    """What some clients of a cohort are sent: their rows of it, and the seconds until they show up."""
+    """The request to train some clients of a cohort: their rows, and the seconds until all of them have arrived."""
     part = cohort.take(positions)
     return {
         **{name: getattr(part, name) for name in ("round", "run_round", "population", "clients", "draw_rounds", "lrs")},
@@ -45,12 +46,12 @@ def request_of(cohort: Cohort, positions: list[int], wait: float) -> Message:
 
 
 def cohort_of(request: Message) -> Cohort:
-    """The inverse of `request_of`: those clients as a cohort."""
+    """The inverse of `request_of`: these clients as a cohort."""
     others = {name: value for name, value in request.items() if name not in ("stacked", "local_tensors", "wait")}
     stack = CohortStack([len(request["clients"])], request["stacked"])
     return Cohort(stack=stack, local_tensors=frozenset(request["local_tensors"]), **others)
 
 
 def trained_rows(cohort: TrainedCohort) -> Message:
-    """What a cohort brings back."""
+    """The rows that a trained cohort sends back."""
     return {name: getattr(cohort, name) for name in _TRAINED}

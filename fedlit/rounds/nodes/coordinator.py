@@ -1,7 +1,7 @@
-"""The coordinator: the ordinary loop, whose servers are processes. It says who steps together, mixes, measures, writes.
+"""The coordinator: the ordinary loop with servers that are processes. It decides who steps, mixes, measures and writes.
 
-It holds a copy of every server (model, optimiser, callbacks) and of what clients keep, as each event left them: so
-metrics, checkpoints and the run folder are those of `fedlit fit`, and a run that lost a server can be resumed with all.
+After each event it holds a copy of every server (model, optimiser, callbacks) and of what clients keep. So metrics,
+checkpoints and the run folder are those of `fedlit fit`, and a run that lost a server can be resumed with all servers.
 """
 
 import logging
@@ -37,47 +37,47 @@ log = logging.getLogger("fedlit")
 
 
 class ServerLostError(Exception):
-    """A server was lost within a step: the step is taken back, and taken by others."""
+    """A server was lost during a step: the step is undone, and repeated without that server."""
 
 
 class CoordinatorProtocol(CloudProtocol):
-    """Servers that are processes: an event takes place once they have said that they have their reports.
+    """Servers that are processes: an event happens once each of its servers has sent its report.
 
     Args:
         federation: the coordinator's copies of the servers.
         cloud: which of them step together, and how they mix.
         seed: seed of the run.
-        crew: the processes.
+        supervisor: the processes.
     """
 
     def __init__(self, federation: Federation, cloud: Cloud, seed: int, supervisor: Supervisor) -> None:
         super().__init__(federation, cloud, seed)
         self.supervisor = supervisor
         self.reports: dict[int, Heard] = {}
-        """What servers that wait to step have told, by their id."""
+        """The reports of servers that wait to step, by their id."""
         self._answers: dict[int, Message] = {}
         self._lost: dict[int, str] = {}
         self._began = time.perf_counter()
 
     @property
     def is_real(self) -> bool:
-        """Whether whoever is done first steps first; else the clock says who."""
+        """Whether real times decide which servers step first; else the simulated clock does."""
         return self.supervisor.plan.pace == "real"
 
     @property
     def active_servers(self) -> list[Server]:
-        """Those whose processes are there; where none is, the copies of all, which a last checkpoint holds."""
+        """The servers whose processes run. If none does, the copies of all servers, for the last checkpoint."""
         return [server for server in self.servers if server.id not in self._lost] or self.servers
 
     @property
-    def left(self) -> int:
-        """How many servers are there."""
+    def remaining(self) -> int:
+        """How many servers still run."""
         return len(self.servers) - len(self._lost)
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
     def next_event(self, gatherer: Gatherer) -> CloudEvent:
-        """The servers that step next, once each of them has its reports."""
+        """The servers that step next, once each of them has sent its report."""
         while True:
             self._check_enough()
             self.gather(gatherer)
@@ -88,7 +88,7 @@ class CoordinatorProtocol(CloudProtocol):
             self._hear(missing)
 
     def gather(self, gatherer: Gatherer) -> None:
-        """As in the base; at a real pace, a server that has not reported yet takes for ever."""
+        """As in the base. At a real pace, the duration of a server that has not reported yet is infinite."""
         super().gather(gatherer)
         for server in self.active_servers if self.is_real else ():
             heard = self.reports.get(server.id)
@@ -103,7 +103,7 @@ class CoordinatorProtocol(CloudProtocol):
         return rows
 
     def unfinished(self) -> list[Cohort]:
-        """What servers still wait for, or with, when the run ends; who has not reported takes until now at least."""
+        """Cohorts with which no server has stepped when the run ends; those without a report last until now."""
         for server in self.active_servers:
             cohort = self.waiting.get(server.id)
             if cohort is not None and math.isinf(cohort.duration_s):
@@ -114,29 +114,31 @@ class CoordinatorProtocol(CloudProtocol):
         return at - self._began
 
     def _check_enough(self) -> None:
-        if self.left < self.servers_per_step:
+        if self.remaining < self.servers_per_step:
             raise ProcessError(
                 f"{next(reversed(self._lost.values()))}. {self.servers_per_step} of {len(self.servers)} servers step "
-                f"together, and {self.left} {'is' if self.left == 1 else 'are'} left: the run ends. Continue it from "
-                "its last round with --resume."
+                f"together, and {self.remaining} {'is' if self.remaining == 1 else 'are'} left: the run ends. Continue "
+                "it from its last round with --resume."
             )
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
     def begin(self, states: ClientStates) -> None:
-        """Tell every server where the run begins."""
+        """Send every server the state with which the run begins."""
         self._began, kept = time.perf_counter() - self.time, states.state_dict()
         for server in self.servers:
-            now = server.snapshot()
+            current = server.snapshot()
             slots = [slot for slot, client in enumerate(kept["clients"]) if client in server.members]
             self.supervisor.send(
                 server.id,
                 {
-                    "model": now.model,
-                    "clock": now.clock,
-                    "optimizer": now.optimizer,
+                    "model": current.model,
+                    "clock": current.clock,
+                    "optimizer": current.optimizer,
                     "callbacks": [
-                        state for state, own in zip(now.callbacks, server.callbacks, strict=True) if own.decides
+                        state
+                        for state, callback in zip(current.callbacks, server.callbacks, strict=True)
+                        if callback.decides
                     ],
                     "initial": server.initial,
                     "clients": [kept["clients"][slot] for slot in slots],
@@ -145,18 +147,18 @@ class CoordinatorProtocol(CloudProtocol):
             )
 
     def collect(self, event: Event) -> dict[int, Message]:
-        """An answer of each server of an event; where one is lost, the others take the step back."""
+        """An answer from each server of an event; ServerLostError, after the others undo the step, if one is lost."""
         self._answers.clear()
         ids = [server.id for server in event.servers]
         while missing := [id for id in ids if id not in self._answers and id not in self._lost]:
             self._hear(missing)
         if any(id in self._lost for id in ids):
-            self.tell([id for id in ids if id not in self._lost], {"undo": True})
+            self.send_all([id for id in ids if id not in self._lost], {"undo": True})
             raise ServerLostError
         return self._answers
 
-    def tell(self, servers: Sequence[int], message: Message) -> None:
-        """The same message to several servers."""
+    def send_all(self, servers: Sequence[int], message: Message) -> None:
+        """Send the same message to several servers."""
         for id in servers:
             self.supervisor.send(id, message)
 
@@ -170,7 +172,7 @@ class CoordinatorProtocol(CloudProtocol):
             self._answers[heard.part.server] = heard.message
 
     def _lose(self, part: NodeProcess) -> None:
-        """A server goes with its process, and with that of its clients."""
+        """Remove the server of a process that has ended, and end its other processes."""
         if part.server in self._lost:
             return
         culprit = self.supervisor.culprit(part.server)
@@ -179,23 +181,25 @@ class CoordinatorProtocol(CloudProtocol):
         self.reports.pop(part.server, None)
         self.waiting.pop(part.server, None)
         self.supervisor.dismiss(part.server)
-        if self.left >= self.servers_per_step:
-            log.warning(f"{self._lost[part.server]}: the run goes on with {self.left} of {len(self.servers)} servers.")
+        if self.remaining >= self.servers_per_step:
+            log.warning(
+                f"{self._lost[part.server]}: the run goes on with {self.remaining} of {len(self.servers)} servers."
+            )
 
 
 class OneServerProtocol(CoordinatorProtocol):
-    """One server that is a process: it measures and saves what a flat run does."""
+    """One server that is a process; its metrics and checkpoints are those of a flat run."""
 
     def metrics(self) -> dict[str, float]:
-        """One server is not apart from others, and waits for none."""
+        """No metrics: one server has no distance to others and waits for none."""
         return {}
 
     def records(self, event: CloudEvent) -> ServerRecords:
-        """None."""
+        """No records, as in a flat run."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """As of a flat run, in which no server has a round of its own."""
+        """As in a flat run, which has no rounds of the rigorous protocol."""
         return super().state_dict() | {"formed": 0}
 
 
@@ -210,7 +214,7 @@ class CoordinatorRound(Round):
         return self.host.federation
 
     def train(self, event: Event, number: int) -> list[TrainedCohort]:
-        """What the clients of the servers that are due have brought back."""
+        """The trained cohorts that the due servers have reported."""
         trained = []
         for server, gathered in event.to_send():
             gathered.run_round = number
@@ -221,10 +225,10 @@ class CoordinatorRound(Round):
         return trained
 
     def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
-        """The servers that are due step, each in its process; here they are mixed."""
+        """Let the due servers step, each in its process, and mix their models here."""
         protocol, servers = self.protocol, event.servers
         ids = [server.id for server in servers]
-        protocol.tell(ids, {"number": self.state.rounds_done + 1})
+        protocol.send_all(ids, {"number": self.state.rounds_done + 1})
         for iteration in range(event.iterations):
             answers = protocol.collect(event)
             for server in servers:
@@ -235,10 +239,10 @@ class CoordinatorRound(Round):
         answers = protocol.collect(event)
         weighed = []
         for server, cohort in zip(servers, cohorts, strict=True):
-            take_over(server, answers[server.id]["stepped"])
-            kept = answers[server.id]["cohort"]
-            weighed.append(with_fields(WeighedCohort.weigh(cohort, kept["weights"], 1.0), kept))
-        protocol.tell(ids, {"count": True})
+            copy_state(server, answers[server.id]["stepped"])
+            fields = answers[server.id]["cohort"]
+            weighed.append(with_fields(WeighedCohort.weigh(cohort, fields["weights"], 1.0), fields))
+        protocol.send_all(ids, {"count": True})
         self.store_rows(weighed)
         return weighed
 
@@ -248,7 +252,7 @@ class CoordinatorLoop(FederatedLoop):
 
     Args:
         trainer: as for FederatedLoop, and so are `rounds`, `options` and `measures`.
-        crew: the processes.
+        supervisor: the processes.
     """
 
     round_class = CoordinatorRound
@@ -283,12 +287,12 @@ class CoordinatorLoop(FederatedLoop):
         return CoordinatorProtocol(federation, options.cloud, options.seed, self.supervisor)
 
     def on_run_start(self) -> None:
-        """The servers begin where this run does, while the initial model is measured."""
+        """Send the servers their initial state; they begin while the initial model is measured here."""
         self.federation.begin(self.states)
         super().on_run_start()
 
     def advance(self) -> None:
-        """One round; where a server is lost within it, once more without that one."""
+        """One round; if a server is lost during it, the round is repeated without that server."""
         while True:
             try:
                 return super().advance()
@@ -296,14 +300,14 @@ class CoordinatorLoop(FederatedLoop):
                 continue
 
     def record(self, cohort: Cohort, seconds: list[float]) -> None:
-        """How long a server's round took, and each client of it."""
+        """Record how long a server's round took, and each of its clients."""
         clock = self.options.clock
         if clock is not None and self.federation.is_real:
             arrivals = clock.latency.arrivals(self.options.seed, cohort.round, cohort.clients)
             self.latencies.add(cohort, arrivals, np.array(seconds))
 
     def teardown(self) -> None:
-        """However the run ends, what it took is written."""
+        """Write the latencies, however the run ends."""
         super().teardown()
         if self._ready and self.folder is not None and self.federation.is_real:
             for cohort in self.federation.unfinished():
@@ -312,12 +316,12 @@ class CoordinatorLoop(FederatedLoop):
 
 
 def with_fields(cohort: C, filled: Message) -> C:
-    """The cohort with these stacked fields."""
+    """The cohort with these stacked fields replaced."""
     return replace(cohort, parts=cohort.parts | filled)
 
 
-def take_over(server: Server, became: Message) -> None:
-    """A copy becomes what the server's process has become. Callbacks that only watch live here alone."""
-    states = iter(became["callbacks"])
+def copy_state(server: Server, state: Message) -> None:
+    """Set a server's copy to the state of its process. Callbacks that only watch exist only here."""
+    states = iter(state["callbacks"])
     callbacks = [next(states) if callback.decides else {} for callback in server.callbacks]
-    server.restore(Snapshot(became["model"], server.clock, became["optimizer"], callbacks))
+    server.restore(Snapshot(state["model"], server.clock, state["optimizer"], callbacks))

@@ -1,4 +1,4 @@
-"""Latencies: how long clients really took, as a trace that the simulated clock replays to the same events."""
+"""Latencies: how long clients really took, as a trace with which the simulated clock replays the same events."""
 
 from pathlib import Path
 from typing import Any
@@ -12,27 +12,24 @@ from fedlit.results.folder import RunFolder
 
 
 class Latencies:
-    """Seconds by a server's round and client.
-
-    What is recorded is a client's seconds after it has shown up: the clock adds its arrival, which is drawn.
-    """
+    """Seconds by a server's round and client, without the arrival, which the clock draws and adds."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[int, int], float] = {}
 
     def add(self, cohort: Cohort, arrivals: np.ndarray, seconds: np.ndarray) -> None:
-        """A server's round lasted as its cohort says, and (clients,) each client had so many seconds of its own.
+        """Record a server's round, which took `cohort.duration_s`, and the (clients,) seconds of its clients.
 
-        What the round took beyond its slowest client, on the way and in waiting processes, counts for every client.
+        The time that the round took beyond its slowest client, for messages and waiting, is added to every client.
         """
-        counts = (cohort.reports & cohort.trained).numpy()
-        slowest = seconds[counts].max() if counts.any() else seconds.max()
+        trained = (cohort.reports & cohort.trained).numpy()
+        slowest = seconds[trained].max() if trained.any() else seconds.max()
         recorded = np.maximum(seconds + (cohort.duration_s - slowest) - arrivals, 0.0)
-        for client, own in zip(cohort.clients, recorded.tolist(), strict=True):
-            self._rows[cohort.round, client] = own
+        for client, own_seconds in zip(cohort.clients, recorded.tolist(), strict=True):
+            self._rows[cohort.round, client] = own_seconds
 
     def write(self, folder: RunFolder, *, has_clock: bool) -> None:
-        """latencies.csv, and replay.yaml, which lets a config follow it."""
+        """Write latencies.csv, and replay.yaml, the config with which a run replays it."""
         lines = [f"{round + 1},{client},{seconds!r}\n" for (round, client), seconds in sorted(self._rows.items())]
         table = folder.path / "latencies.csv"
         write_text(table, "round,client,seconds\n" + "".join(lines))
@@ -41,7 +38,7 @@ class Latencies:
 
 
 def replayed(table: Path, *, has_clock: bool) -> dict[str, Any]:
-    """Options of a Latency that gives these seconds; arrivals stay the config's, and are 0 where it has no clock."""
+    """Options of a Latency that gives these seconds. Arrivals are those of the config, or 0 if it has no clock."""
     nothing = {"class_path": "Constant", "init_args": {"value": 0.0}}
     return {
         **({} if has_clock else {"arrival": nothing}),

@@ -1,8 +1,8 @@
 """Messages between processes: plain data and tensors, point to point over torch.distributed's gloo.
 
 A message is a dict of plain data (as JSON) and tensors (as bytes); nothing is unpickled. All sockets are on loopback.
-Only sends and receives are used: a collective that fails breaks the processes that are left. The group is not torch's
-default one, so whoever asks whether this process is distributed (Lightning does) is told that it is not.
+Only sends and receives are used, because a failed collective breaks the remaining processes. The group is not torch's
+default group, so Lightning does not take this process for a distributed one.
 """
 
 import json
@@ -23,8 +23,8 @@ from fedlit.errors import ConfigError
 Message = dict[str, Any]
 
 _FOREVER = timedelta(days=365)
-"""A process that is waited for and ends closes its connection, which ends the wait. (A wait that times out would make
-gloo close every connection of this process.)"""
+"""No timeout: if the other process ends, its connection closes, and that ends the wait. (A timeout would make gloo
+close every connection of this process.)"""
 _ALIGNED = 16
 
 
@@ -40,10 +40,10 @@ class Wire:
     """Sends messages to the other processes, and receives theirs.
 
     Args:
-        store: where the processes find each other.
+        store: the store through which the processes find each other.
         rank: number of this process.
-        size: how many there are.
-        patience: seconds until all must have connected.
+        size: number of processes.
+        patience: seconds within which all processes must connect.
     """
 
     def __init__(self, store: TCPStore, rank: int, size: int, patience: float) -> None:
@@ -51,29 +51,29 @@ class Wire:
             self._group: Any = ProcessGroupGloo(store, rank, size, timedelta(seconds=patience))  # its types lack send
 
     def send(self, rank: int, message: Message) -> None:
-        """Returns when the message is on its way; ConnectionLostError where nobody is there."""
+        """Send a message to a process; ConnectionLostError if that process has ended."""
         packed = pack(message)
-        self._move(rank, self._group.send, torch.tensor([len(packed)]))
-        self._move(rank, self._group.send, packed)
+        self._transfer(rank, self._group.send, torch.tensor([len(packed)]))
+        self._transfer(rank, self._group.send, packed)
 
     def receive(self, rank: int) -> Message:
-        """The next message of a process; ConnectionLostError where none will come."""
+        """Wait for the next message of a process; ConnectionLostError if that process has ended."""
         length = torch.zeros(1, dtype=torch.int64)
-        self._move(rank, self._group.recv, length)
+        self._transfer(rank, self._group.recv, length)
         packed = torch.empty(int(length), dtype=torch.uint8)
-        self._move(rank, self._group.recv, packed)
+        self._transfer(rank, self._group.recv, packed)
         return unpack(packed)
 
-    def _move(self, rank: int, way: Any, tensor: Tensor) -> None:
+    def _transfer(self, rank: int, operation: Any, tensor: Tensor) -> None:
         try:
-            way([tensor], rank, 0).wait(_FOREVER)
+            operation([tensor], rank, 0).wait(_FOREVER)
         except RuntimeError as error:  # gloo has no type of its own for a closed connection
             raise ConnectionLostError(rank) from error
 
 
 @contextmanager
 def loopback() -> Iterator[None]:
-    """Gloo listens on this machine alone; it reads the interface's name from the environment."""
+    """Inside the block, gloo listens only on loopback; it reads the interface's name from the environment."""
     name = "GLOO_SOCKET_IFNAME"
     before = os.environ.get(name)
     os.environ[name] = LOOPBACK
@@ -87,13 +87,13 @@ def loopback() -> Iterator[None]:
 
 
 def open_store(port: int, patience: float) -> TCPStore:
-    """Where the processes find each other; port 0 takes a free one."""
+    """Open the store through which the processes find each other; port 0 takes a free port."""
     remedy = "Give another one, or leave --port out to take a free one"
     return serve_here(port, patience, f"--port is {port}", remedy)
 
 
 def join_store(port: int, patience: float) -> TCPStore:
-    """The same, from another process."""
+    """Join that store from another process."""
     return TCPStore(HOST, port, is_master=False, timeout=timedelta(seconds=patience))
 
 
@@ -112,7 +112,7 @@ def pack(message: Message) -> Tensor:
 
 
 def unpack(packed: Tensor) -> Message:
-    """The inverse; its tensors are views of the packed bytes."""
+    """The inverse of `pack`; the tensors are views of the packed bytes."""
     length = int(packed[:8].view(torch.int64))
     head = json.loads(packed[_ALIGNED : _ALIGNED + length].numpy().tobytes())
     start, tensors = _ALIGNED + aligned(length), []
@@ -127,15 +127,15 @@ def unpack(packed: Tensor) -> Message:
 
 
 def to_plain(value: Any, tensors: list[Tensor]) -> Any:
-    """Plain data, in which tensors stand by their place in the list. Keys of dicts and tuples keep their types."""
+    """Plain data, with tensors replaced by their index in the list. Keys of dicts and tuples keep their types."""
     if isinstance(value, Tensor):
         tensors.append(value.detach())
         return {"tensor": len(tensors) - 1}
     if isinstance(value, dict):
-        return {"items": [[to_plain(key, tensors), to_plain(held, tensors)] for key, held in value.items()]}
+        return {"items": [[to_plain(key, tensors), to_plain(entry, tensors)] for key, entry in value.items()]}
     if isinstance(value, list | tuple):
-        held = [to_plain(entry, tensors) for entry in value]
-        return held if isinstance(value, list) else {"tuple": held}
+        entries = [to_plain(entry, tensors) for entry in value]
+        return entries if isinstance(value, list) else {"tuple": entries}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(
@@ -154,27 +154,27 @@ def from_plain(value: Any, tensors: list[Tensor]) -> Any:
         return tensors[value["tensor"]]
     if "tuple" in value:
         return tuple(from_plain(entry, tensors) for entry in value["tuple"])
-    return {from_plain(key, tensors): from_plain(held, tensors) for key, held in value["items"]}
+    return {from_plain(key, tensors): from_plain(entry, tensors) for key, entry in value["items"]}
 
 
 def described(tensor: Tensor) -> tuple[str, list[int], int | None]:
-    """Type, shape, and how many times the same row stands in it where it is an expanded view."""
+    """Type, shape, and for an expanded view the number of its rows, else None."""
     rows = len(tensor) if is_expanded(tensor) else None
     return name_of(tensor.dtype), list(stored(tensor).shape), rows
 
 
 def stored(tensor: Tensor) -> Tensor:
-    """What is sent of a tensor: one row where all are the same (a model that every client received)."""
+    """The part of a tensor that is sent: one row of an expanded view (a model that every client received), else all."""
     return tensor[0] if is_expanded(tensor) else tensor
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Whether all rows are the same memory."""
+    """Whether all rows share the same memory."""
     return tensor.dim() > 0 and len(tensor) > 1 and tensor.stride(0) == 0
 
 
 def padded(part: Tensor) -> Tensor:
-    """Filled up, so that what follows begins where numbers of every type may."""
+    """Padded with zeros, so that the next part is aligned for every type of numbers."""
     return torch.nn.functional.pad(part, (0, aligned(len(part)) - len(part)))
 
 

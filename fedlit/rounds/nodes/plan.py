@@ -1,4 +1,4 @@
-"""Who is which process: the coordinator has rank 0, servers and client processes follow."""
+"""The processes of a run: the coordinator has rank 0, then follow the servers and the client processes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ COORDINATOR = 0
 
 @dataclass(frozen=True)
 class NodeProcess:
-    """A process beside the coordinator."""
+    """A process of a server or of clients."""
 
     rank: int
     server: int
-    """The server that it is, or works for."""
+    """The id of its server: a server's process is that server, a client process works for it."""
     worker: int | None = None
     """Its number among the client processes; None for a server."""
     clients: tuple[int, ...] = ()
-    """Ids of the clients that live in it; none in a server."""
+    """Ids of the clients that it trains; empty for a server."""
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Its name in log lines and errors."""
         return f"Server {self.server}" if self.worker is None else f"Client process {self.worker}"
 
 
@@ -36,9 +36,9 @@ class Plan:
     """All processes of a run.
 
     Args:
-        parts: every process beside the coordinator.
-        pace: whether events follow the clock (replay), or whoever is done first (real).
-        timeout: seconds in which something must be heard of a process that is waited for.
+        parts: all processes but the coordinator.
+        pace: whether events follow the simulated clock (replay) or real times (real).
+        timeout: seconds to wait for a message of a process before the run fails.
     """
 
     parts: tuple[NodeProcess, ...]
@@ -47,11 +47,11 @@ class Plan:
 
     @property
     def size(self) -> int:
-        """Processes, the coordinator among them."""
+        """Number of processes, including the coordinator."""
         return len(self.parts) + 1
 
     def line(self) -> str:
-        """One line for the user."""
+        """A line for the log."""
         servers = sum(part.worker is None for part in self.parts)
         return (
             f"processes: 1 coordinator, {servers} of servers, {len(self.parts) - servers} of clients; pace: {self.pace}"
@@ -71,7 +71,7 @@ class Plan:
 
 
 def divide(members: Sequence[Sequence[int]], workers: int) -> tuple[NodeProcess, ...]:
-    """Client processes in blocks, as even as can be: some for each server, and each with some of its clients."""
+    """All processes: each server gets a block of client processes, and each of these a block of its clients."""
     servers = len(members)
     parts = [NodeProcess(COORDINATOR + 1 + server, server) for server in range(servers)]
     for server, numbers in enumerate(np.array_split(np.arange(workers), servers)):
@@ -105,18 +105,18 @@ def check_counts(servers: int | None, workers: int | None, members: Sequence[Seq
         f"--clients is {count}, but there are {there} servers, and each needs a client process of its own. Give "
         f"{there} or more.",
     )
-    for server, (own, numbers) in enumerate(zip(members, np.array_split(np.arange(count), there), strict=True)):
+    for server, (clients, numbers) in enumerate(zip(members, np.array_split(np.arange(count), there), strict=True)):
         require(
-            len(numbers) <= len(own),
+            len(numbers) <= len(clients),
             f"--clients is {count}, which gives server {server} {len(numbers)} client processes, but it has only "
-            f"{len(own)} clients. Give {there * min(map(len, members))} or fewer, or make more clients "
+            f"{len(clients)} clients. Give {there * min(map(len, members))} or fewer, or make more clients "
             "(data.num_clients).",
         )
     return count
 
 
 def check_options(client: Client, data: FederatedDataModule, options: RoundOptions, pace: str) -> None:
-    """Refuse what processes cannot do."""
+    """Refuse options that processes do not support."""
     request, clock = options.request, options.clock
     require(
         options.buffer is None,
@@ -128,11 +128,12 @@ def check_options(client: Client, data: FederatedDataModule, options: RoundOptio
         not (client.pools_data or data.is_fresh),
         f"fedlit cloud divides clients among processes, but this run {what}. Use fedlit fit.",
     )
-    given = [name for name in ("lanes", "workers", "compiled") if getattr(request, name) is not None]
+    unused = [name for name in ("lanes", "workers", "compiled") if getattr(request, name) is not None]
+    option = unused[0] if unused else "engine"
     require(
-        request.engine != "vectorized" and not given,
-        f"trainer.{given[0] if given else 'engine'} is {getattr(request, given[0]) if given else request.engine}, but "
-        "each client process trains its clients one after the other: what runs at once are the processes. Leave it "
+        request.engine != "vectorized" and not unused,
+        f"trainer.{option} is {getattr(request, option)}, but "
+        "each client process trains its clients one after the other, and only processes run in parallel. Leave it "
         "out, and give more --clients.",
     )
     timed = clock is not None and (clock.deadline is not None or clock.dropout > 0)

@@ -1,4 +1,4 @@
-"""What a server's or client's process does: it builds the run, joins the others and works until it is ended."""
+"""The life of a server's or client's process: it builds the run, connects to the others and works until it is ended."""
 
 import logging
 import os
@@ -20,7 +20,7 @@ from fedlit.rounds.nodes.server import ServerLoop
 
 
 class BuiltRun(Protocol):
-    """What a command line describes, built."""
+    """A run that was built from a command line."""
 
     trainer: Any
     """A FederatedTrainer."""
@@ -29,19 +29,19 @@ class BuiltRun(Protocol):
 
 
 Build = Callable[[], BuiltRun]
-"""Builds the run in each process; a function of a module, since processes are sent its name."""
+"""Builds the run in each process. It must be a module-level function, since it is pickled by name."""
 
 
 def run_part(part: NodeProcess, plan: Plan, build: Build, port: int) -> None:
     """The whole life of the process. It never returns: other threads may be waiting in gloo."""
     os.setpgid(0, 0)  # Ctrl-C is for the coordinator, which ends this process
     threading.Thread(target=end_with_parent, daemon=True).start()
-    logging.getLogger("fedlit").setLevel(logging.WARNING)  # the coordinator says it
+    logging.getLogger("fedlit").setLevel(logging.WARNING)  # the coordinator logs it
     torch.set_num_threads(1)
     try:
         code = serve(part, plan, build, port)
     except ConnectionLostError:
-        code = 0  # whom it works with has ended: the coordinator knows
+        code = 0  # another process has ended, and the coordinator handles it
     except FedlitError as error:
         print(f"fedlit: {part.name}: {error}", file=sys.stderr)
         code = error.exit_code
@@ -53,7 +53,7 @@ def run_part(part: NodeProcess, plan: Plan, build: Build, port: int) -> None:
 
 
 def serve(part: NodeProcess, plan: Plan, build: Build, port: int) -> int:
-    """Build the run, join the others, and work; returns an exit code where that fails."""
+    """Build the run, connect to the others, and work until it fails; returns the exit code."""
     store = join_store(port, plan.timeout)
     run = build()
     run.datamodule.setup("fit")
@@ -80,7 +80,7 @@ def described(error: Exception) -> dict[str, Any]:
 
 
 def end_with_parent() -> None:
-    """However the coordinator ends, this process does not outlive it."""
+    """End this process as soon as the coordinator has ended."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

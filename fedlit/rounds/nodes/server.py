@@ -1,9 +1,9 @@
-"""A server's process: the ordinary round of one server, whose clients train elsewhere and whom the coordinator mixes.
+"""A server's process: the ordinary round of one server. Client processes train, and the coordinator mixes.
 
 round     gather, send, clients train, report to the coordinator
-step      receive, weigh; K_z times: its model goes to the coordinator and comes back mixed, and it steps
-end       what it has become goes to the coordinator, which lets the round count, or be undone where another
-          server was lost within it; then its clients train again
+step      receive, weigh; K_z times: send the model to the coordinator, receive it mixed, and step
+end       send the new state to the coordinator. It commits the round, or undoes it if another server was lost
+          during the round; then the clients train again
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from fedlit.rounds.federation import Federation
 from fedlit.rounds.flat import FlatEvent, FlatProtocol
 from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.local_training import LocalTraining
-from fedlit.rounds.nodes.base import PartLoop, PartRound
+from fedlit.rounds.nodes.base import NodeLoop, NodeRound
 from fedlit.rounds.nodes.client import request_of
 from fedlit.rounds.nodes.messages import Message, Wire
 from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess
@@ -30,17 +30,17 @@ from fedlit.server.server import Server, Snapshot
 
 
 class UndoneError(Exception):
-    """The coordinator takes the round back."""
+    """The coordinator asks to undo the round."""
 
 
 class Link:
-    """The way to the coordinator: a server tells something, and waits for the answer."""
+    """The connection of a server to the coordinator: it sends a message and waits for the answer."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
 
     def ask(self, message: Message) -> Message:
-        """The coordinator's answer; UndoneError where that is to take the round back."""
+        """Send a message and return the coordinator's answer; UndoneError if the round is to be undone."""
         self.wire.send(COORDINATOR, message)
         answer = self.wire.receive(COORDINATOR)
         if "undo" in answer:
@@ -49,10 +49,10 @@ class Link:
 
 
 @dataclass(frozen=True, eq=False)
-class OwnEvent(FlatEvent):
-    """A round of this server, which the coordinator lets it step in, mixes, and lets count."""
+class NodeEvent(FlatEvent):
+    """A round of this server; the coordinator starts its step, mixes, and commits."""
 
-    protocol: "OwnProtocol"
+    protocol: "NodeProtocol"
 
     @property
     def iterations(self) -> int:
@@ -60,18 +60,18 @@ class OwnEvent(FlatEvent):
         return self.protocol.iterations
 
     def mix(self, iteration: int) -> None:
-        """The coordinator does."""
+        """Let the coordinator mix this server's model with those of the others."""
         [server] = self.servers
         server.load_model(self.protocol.link.ask({"model": server.model})["model"])
 
 
-class OwnProtocol(FlatProtocol):
+class NodeProtocol(FlatProtocol):
     """A federation as one of its servers sees it: itself, and a coordinator that mixes.
 
     Args:
-        server: this one.
+        server: this server.
         iterations: K_z: how often it mixes and steps in a round.
-        link: the way to the coordinator.
+        link: the connection to the coordinator.
     """
 
     def __init__(self, server: Server, iterations: int, link: Link) -> None:
@@ -79,28 +79,28 @@ class OwnProtocol(FlatProtocol):
         self.iterations = iterations
         self.link = link
 
-    def next_event(self, gatherer: Gatherer) -> OwnEvent:
-        """Its own next step; when that is, is for the coordinator to say."""
+    def next_event(self, gatherer: Gatherer) -> NodeEvent:
+        """Its next step; the coordinator decides when it happens."""
         event = super().next_event(gatherer)
-        return OwnEvent(self, event.servers, 0.0, event.cohort)
+        return NodeEvent(self, event.servers, 0.0, event.cohort)
 
 
-class ServerRound(PartRound):
-    """A round of this server, which counts once the coordinator says so."""
+class ServerRound(NodeRound):
+    """A round of this server, which the coordinator commits."""
 
     def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
-        """What the server has become goes to the coordinator first."""
+        """Send the new state to the coordinator, and then advance the clock."""
         [server], [cohort] = event.servers, cohorts
-        now = server.snapshot()
-        kept = {name: getattr(cohort, name) for name in ("state", "optimizer_state", "weights", "sent_bytes")}
-        became = {"model": now.model, "optimizer": now.optimizer, "callbacks": now.callbacks}
-        self.protocol.link.ask({"stepped": became, "cohort": kept})
+        current = server.snapshot()
+        fields = {name: getattr(cohort, name) for name in ("state", "optimizer_state", "weights", "sent_bytes")}
+        state = {"model": current.model, "optimizer": current.optimizer, "callbacks": current.callbacks}
+        self.protocol.link.ask({"stepped": state, "cohort": fields})
         super().finish(event, number, cohorts)
 
     @property
-    def protocol(self) -> OwnProtocol:
-        """This server's."""
-        assert isinstance(self.parts.protocol, OwnProtocol)
+    def protocol(self) -> NodeProtocol:
+        """The protocol of this server."""
+        assert isinstance(self.parts.protocol, NodeProtocol)
         return self.parts.protocol
 
 
@@ -111,60 +111,60 @@ class ClientsTraining(LocalTraining):
     workers: Sequence[NodeProcess]
     """The client processes of this server."""
     link: Link
-    """The way to the coordinator."""
+    """The connection to the coordinator."""
     arrivals: tuple[Clock, int] | None
-    """The clock and the seed by which clients show up, where that is waited for."""
+    """The clock and the seed of the clients' arrivals, if processes wait for them; else None."""
 
     @classmethod
     def of(
         cls, training: LocalTraining, workers: Sequence[NodeProcess], link: Link, arrivals: tuple[Clock, int] | None
     ) -> "ClientsTraining":
-        """The same training, elsewhere; risks are still measured here."""
-        given = {own.name: getattr(training, own.name) for own in fields(training)}
-        return cls(**given, workers=workers, link=link, arrivals=arrivals)
+        """The same training, but in client processes; risks are still measured here."""
+        arguments = {item.name: getattr(training, item.name) for item in fields(training)}
+        return cls(**arguments, workers=workers, link=link, arrivals=arrivals)
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
-        """The clients of this server; returns when the coordinator lets it step."""
+        """Train the clients of this server; returns when the coordinator starts its step."""
         [cohort] = cohorts
         asked = {worker.rank: positions for worker in self.workers if (positions := positions_of(worker, cohort))}
         waits = self._waits(cohort)
         for rank, positions in asked.items():
             self.link.wire.send(rank, request_of(cohort, positions, max(waits[k] for k in positions)))
         replies = [self.link.wire.receive(rank) for rank in asked]
-        trained = put_together(cohort, list(asked.values()), replies)
-        seconds = {k: reply["seconds"] for own, reply in zip(asked.values(), replies, strict=True) for k in own}
+        trained = join_replies(cohort, list(asked.values()), replies)
+        seconds = {k: reply["seconds"] for rows, reply in zip(asked.values(), replies, strict=True) for k in rows}
         answer = self.link.ask({"report": report_of(trained), "seconds": [seconds[k] for k in sorted(seconds)]})
         trained.run_round = answer["number"]
         return [trained]
 
     def _waits(self, cohort: Cohort) -> list[float]:
-        """(clients,) seconds until each client shows up; 0 where time is only simulated."""
+        """(clients,) seconds until each client arrives; 0 if time is only simulated."""
         if self.arrivals is None:
             return [0.0] * len(cohort.clients)
         clock, seed = self.arrivals
         return [float(seconds) for seconds in clock.latency.arrivals(seed, cohort.round, cohort.clients)]
 
 
-class ServerLoop(PartLoop):
-    """One advance() is one round of this server."""
+class ServerLoop(NodeLoop):
+    """The loop of a server's process; one advance() is one round of this server."""
 
     round_class = ServerRound
 
-    def create_protocol(self) -> OwnProtocol:
-        """This server alone takes part."""
+    def create_protocol(self) -> NodeProtocol:
+        """A protocol with this server only."""
         self.link, cloud = Link(self.wire), self.options.cloud
         server = super().create_protocol().servers[self.part.server]
-        return OwnProtocol(server, 1 if cloud is None else cloud.iterations, self.link)
+        return NodeProtocol(server, 1 if cloud is None else cloud.iterations, self.link)
 
     def assemble(self) -> RoundParts:
-        """Client processes train."""
+        """As in the base, but client processes train."""
         parts, clock = super().assemble(), self.options.clock if self.plan.pace == "real" else None
         arrivals = None if clock is None else (clock, self.options.seed)
         workers = self.plan.workers_of(self.part.server)
         return replace(parts, training=ClientsTraining.of(parts.training, workers, self.link, arrivals))
 
     def on_run_start(self) -> None:
-        """The coordinator says where the run begins: a resumed one in the middle."""
+        """Receive the initial state from the coordinator; for a resumed run it is that of the checkpoint."""
         begin = self.wire.receive(COORDINATOR)
         self.server.restore(Snapshot(begin["model"], begin["clock"], begin["optimizer"], begin["callbacks"]))
         self.server.initial = clone(begin["initial"])
@@ -172,7 +172,7 @@ class ServerLoop(PartLoop):
         super().on_run_start()
 
     def advance(self) -> None:
-        """One round, again and again until it counts."""
+        """One round, repeated until it is not undone."""
         while True:
             try:
                 return super().advance()
@@ -181,14 +181,14 @@ class ServerLoop(PartLoop):
 
 
 def positions_of(worker: NodeProcess, cohort: Cohort) -> list[int]:
-    """Where a process's clients stand in a cohort."""
-    own = set(worker.clients)
-    return [k for k, client in enumerate(cohort.clients) if client in own]
+    """Positions of a process's clients in a cohort."""
+    members = set(worker.clients)
+    return [k for k, client in enumerate(cohort.clients) if client in members]
 
 
-def put_together(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Sequence[Message]) -> TrainedCohort:
-    """A cohort with what its parts bring back."""
-    order = torch.tensor([k for own in positions for k in own]).argsort()
+def join_replies(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Sequence[Message]) -> TrainedCohort:
+    """The trained cohort, from the replies of its client processes."""
+    order = torch.tensor([k for part in positions for k in part]).argsort()
     trained = TrainedCohort.begin(cohort)
     for name in replies[0].keys() - {"seconds"}:
         setattr(trained, name, in_order([reply[name] for reply in replies], order))
@@ -203,5 +203,5 @@ def in_order(parts: Sequence[Any], order: Tensor) -> Any:
 
 
 def report_of(cohort: TrainedCohort) -> Message:
-    """What the coordinator is told of a trained cohort; what clients keep follows after the server's hooks."""
+    """The fields of a trained cohort that the coordinator needs; states follow after the server's hooks."""
     return {name: getattr(cohort, name) for name in ("steps_taken", "losses", "params", "buffers", "sent")}

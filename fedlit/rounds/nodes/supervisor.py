@@ -1,4 +1,4 @@
-"""Supervisor: the coordinator's processes: started, listened to, and ended with it, however it ends."""
+"""Supervisor: starts the processes of a coordinator, receives their messages, and ends them with it."""
 
 import logging
 import multiprocessing
@@ -20,27 +20,27 @@ from fedlit.rounds.nodes.process import Build, run_part
 log = logging.getLogger("fedlit")
 
 _PRELOADED = ["fedlit.rounds.nodes.process", "fedlit.config.cloud_cli"]
-"""What every process needs, imported once: a process is a fork of that, which takes milliseconds instead of seconds."""
+"""Modules that the fork server imports once, so that a process starts in milliseconds instead of seconds."""
 _POLL_S = 0.05
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A message of a process, or, without one, that it has ended."""
+    """A message of a process; without a message, the process has ended."""
 
     part: NodeProcess
     message: Message | None
     at: float
-    """Seconds of this machine's clock at which it came."""
+    """Seconds of this machine's clock at which it arrived."""
 
 
 class Supervisor:
     """The other processes of a run.
 
     Args:
-        plan: who they are.
-        build: makes the run, in each of them.
-        port: where they meet; 0 takes a free one.
+        plan: the processes.
+        build: builds the run in each of them.
+        port: port of the store through which they connect; 0 takes a free port.
     """
 
     def __init__(self, plan: Plan, build: Build, port: int = 0) -> None:
@@ -61,7 +61,7 @@ class Supervisor:
         self._listeners: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start all, and return when all are connected; ProcessError where one does not come that far."""
+        """Start all processes, and return when all are connected; ProcessError if one of them fails before that."""
         for process in self._processes.values():
             process.start()
         self._wait_until_ready()
@@ -73,11 +73,11 @@ class Supervisor:
         log.info(self.plan.line())
 
     def _wait_until_ready(self) -> None:
-        """All have read the command line and built their data; one that cannot has said why."""
+        """Wait until all have built their run and data. A process that cannot has printed why."""
         until = time.monotonic() + self.plan.timeout
         for part in self.plan.parts:
             while not self._store.check([f"ready/{part.rank}"]):
-                self._check_all_there()
+                self._check_all_alive()
                 if time.monotonic() > until:
                     raise ProcessError(
                         f"{part.name} was not ready within {self.plan.timeout:g} seconds. Raise --timeout, or start "
@@ -86,7 +86,7 @@ class Supervisor:
                 time.sleep(_POLL_S)
 
     def _connect(self) -> None:
-        """In a thread: gloo would wait for one that has ended until its time is up."""
+        """Connect in a thread, since gloo would wait for an ended process until its timeout."""
         made: list[Wire] = []
 
         def connect() -> None:
@@ -95,7 +95,7 @@ class Supervisor:
         connecting = threading.Thread(target=connect, daemon=True)
         connecting.start()
         while connecting.is_alive():
-            self._check_all_there()
+            self._check_all_alive()
             connecting.join(_POLL_S)
         if not made:
             raise ProcessError(
@@ -103,13 +103,13 @@ class Supervisor:
             )
         self._wire = made[0]
 
-    def _check_all_there(self) -> None:
+    def _check_all_alive(self) -> None:
         for rank, process in self._processes.items():
             if process.exitcode is not None:
                 raise ProcessError(f"{self.ended(self.plan.part(rank))} before the run began.")
 
     def _listen(self, part: NodeProcess) -> None:
-        """Messages of a process go into the inbox in the order of their times, until it ends."""
+        """Put the messages of a process into the inbox, ordered by time, until it ends."""
         message: Message | None = {}
         while message is not None:
             try:
@@ -120,16 +120,16 @@ class Supervisor:
                 self._inbox.put(Heard(part, message, time.perf_counter()))
 
     def send(self, server: int, message: Message) -> None:
-        """To a server; to one that has ended, nothing: `hear` tells of it."""
+        """Send a message to a server. If it has ended, nothing is sent, and `hear` returns its end."""
         try:
             self._wire.send(self.plan.rank_of(server), message)
         except ConnectionLostError:
             return
 
     def hear(self, awaited: Iterable[int]) -> Heard:
-        """The next message, or the end of a process; `awaited` are the servers that an error names.
+        """Wait for the next message, or the end of a process; `awaited` are the servers that a timeout error names.
 
-        What a process failed with is raised here.
+        The error of a process that failed is raised here.
         """
         try:
             heard = self._inbox.get(timeout=self.plan.timeout)
@@ -146,14 +146,14 @@ class Supervisor:
         return heard
 
     def ended(self, part: NodeProcess) -> str:
-        """Who has ended, and how, as the beginning of a sentence."""
+        """Which process has ended, and how, as the beginning of a sentence."""
         process = self._processes[part.rank]
         process.join(5)
         how = "does not answer" if process.exitcode is None else ending_of(process.exitcode)
         return f"{part.name} (process {process.pid}) {how}"
 
     def culprit(self, server: int) -> NodeProcess:
-        """Which of a server's processes failed: one that ends because another has ended does so with exit code 0."""
+        """The process of a server that failed: those that end only because another has ended have exit code 0."""
         parts = [self.plan.part(self.plan.rank_of(server)), *self.plan.workers_of(server)]
         until = time.monotonic() + 5
         while time.monotonic() < until:
@@ -168,7 +168,7 @@ class Supervisor:
         self._end([self.plan.rank_of(server), *(part.rank for part in self.plan.workers_of(server))])
 
     def close(self) -> None:
-        """End all. They hold nothing that must be saved, so they are not asked."""
+        """Kill all processes. They hold nothing that must be saved."""
         self._end(list(self._processes))
         for listener in self._listeners:
             listener.join(5)
@@ -182,7 +182,7 @@ class Supervisor:
 
 
 def raised_by(part: NodeProcess, error: dict[str, Any]) -> FedlitError:
-    """What a process failed with, as if it had happened here."""
+    """The error of a process, as an exception to raise here."""
     kind = getattr(errors, error["kind"], None)
     if kind is DivergedError:
         return DivergedError(error["text"], round=error["round"], client=error["client"])
