@@ -25,7 +25,7 @@ from fedlit import (
     ServerCallback,
 )
 from fedlit.errors import ResumeError
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.problems import run, tiny_net
 from tests.trainer.test_resume import assert_same_bits
 

@@ -41,7 +41,7 @@ from fedlit.algorithms.feddyn import DynamicRegularization
 from fedlit.algorithms.scaffold import ControlVariates
 from fedlit.client.cohort import Selection
 from fedlit.server.weights import Weighting
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.problems import CLASSES, FEATURES, SIZES, kept_rows, largest_difference, run, tiny_net, weights_of
 from tests.server import make_cohort
 

@@ -30,7 +30,7 @@ from fedlit import (
 )
 from fedlit.engines.base import plan_batches
 from fedlit.keys import Purpose, generator
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.oracles import blocks, fair, personal, servers, variates
 from tests.oracles import rounds as oracle
 from tests.problems import CLASSES, SIZES, kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of

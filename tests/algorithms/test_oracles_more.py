@@ -8,7 +8,7 @@ from fedlit import FedAvg, FedBCDI, FederatedTrainer, PerFedBC
 from fedlit.errors import ConfigError
 from fedlit.keys import Purpose, generator
 from tests.algorithms.test_oracles import BATCH, CASES, EPOCHS, PLAIN, RICH, Problem, differences, fitted, gap, trace_of
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.oracles import blocks, servers
 from tests.oracles import rounds as oracle
 from tests.problems import run, tiny_net

@@ -11,7 +11,7 @@ from fedlit.client.local_optimizers import LocalSGD
 from fedlit.client.step import Phase
 from fedlit.engines.program import FlatLayout, LocalProgram, Schedule
 from fedlit.params import Params, clone, stack, with_prefix
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.problems import (
     CLASSES,
     FEATURES,

@@ -41,7 +41,7 @@ from fedlit.experiments.conformance.problem import tiny_net as conformance_net
 from fedlit.rounds.buffered import InFlight
 from fedlit.server.sampling import UniformSampler
 from tests.algorithms.test_oracles import BATCH, EPOCHS, Problem
-from tests.kinds import KINDS, slow_but
+from tests.cases import KINDS, slow_but
 from tests.oracles import buffered as oracle
 from tests.oracles.rounds import Local
 from tests.problems import run, tiny_net

@@ -19,6 +19,7 @@ from fedlit import (
     Constant,
     Exponential,
     FedAvg,
+    FedBC,
     FedBCD,
     FedBCDI,
     FederatedTrainer,
@@ -37,13 +38,13 @@ from fedlit.clock import Distribution
 from fedlit.errors import ConfigError, ResumeError
 from fedlit.experiments.conformance.entries import ENTRIES
 from fedlit.experiments.conformance.problem import LOCAL as CONFORMANCE_LOCAL
-from fedlit.experiments.conformance.problem import new_trainer, tiny_data
+from fedlit.experiments.conformance.problem import everything, largest_gap, new_trainer, tiny_data
 from fedlit.experiments.conformance.problem import tiny_net as conformance_net
 from fedlit.keys import Purpose, generator
 from fedlit.server.cloud import Complete, Mixing, check_doubly_stochastic
 from fedlit.server.optimizers import SGD
 from tests.algorithms.test_oracles import BATCH, Problem
-from tests.kinds import KINDS, slow_but
+from tests.cases import KINDS, slow_but
 from tests.oracles import clouds as oracle
 from tests.problems import run, tiny_net
 
@@ -317,6 +318,44 @@ def test_a_resumed_cloud_has_what_each_servers_callbacks_keep(tmp_path: Path) ->
     resumed = fitted(tmp_path, 4, resume=True)
     for one, other in zip(whole.loop.federation.servers, resumed.loop.federation.servers, strict=True):
         assert all(torch.equal(value, other.model[name]) for name, value in one.model.items())
+
+
+class FailsOnce(ServerCallback):
+    """Reads what clients keep, as an algorithm's callback may; raises in the third event, when all have stepped."""
+
+    def __init__(self) -> None:
+        self.left = 3
+
+    def on_cohort_start(self, trainer: Any, client: Any, cohort: Any) -> None:
+        assert len(cohort.state["dual"]) == len(cohort.clients)
+
+    def on_round_metrics(self, trainer: Any, client: Any, cohort: Any, metrics: Any) -> None:
+        self.left -= cohort is not None
+        if self.left == 0:
+            self.left = -1
+            raise ZeroDivisionError
+
+
+def test_an_event_that_failed_is_played_again_to_the_same_bits() -> None:
+    """Cohorts are gathered again: training has written into those that failed."""
+
+    def trainer_of(*callbacks: ServerCallback) -> FederatedTrainer:
+        cloud = Cloud(servers=SERVERS, first=2)
+        return new_trainer(
+            rounds=EVENTS, clients_per_round=ACTIVE, engine="sequential", clock=CLOCK, cloud=cloud, callbacks=[*callbacks]
+        )
+
+    def client() -> Client:
+        return FedBC(tiny_net(), dual_lr=0.5, start_from="local", lr=0.05, batch_size=4)
+
+    whole, failing = trainer_of(), trainer_of(FailsOnce())
+    whole.fit(client(), datamodule=Problem(SIZES).data)
+    with pytest.raises(ZeroDivisionError):
+        failing.fit(client(), datamodule=Problem(SIZES).data)
+    assert failing.loop.rounds_done == 2
+    for _ in range(2, EVENTS):
+        failing.loop.round.play()
+    assert largest_gap(everything(whole), {k: v for k, v in everything(failing).items() if "FailsOnce" not in k}) == 0
 
 
 def test_time_and_consensus_are_measured() -> None:

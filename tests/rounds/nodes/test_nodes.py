@@ -24,7 +24,7 @@ from fedlit.rounds.nodes.plan import Plan, divide
 from fedlit.rounds.nodes.supervisor import Supervisor
 from tests.conftest import Call
 from tests.forked import forked
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.sockets import Strangers, listening
 
 EVERYONE = "--servers 3 --clients 6"
