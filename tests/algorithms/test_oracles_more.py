@@ -7,8 +7,7 @@ import pytest
 from fedlit import FedAvg, FedBCDI, FederatedTrainer, PerFedBC
 from fedlit.errors import ConfigError
 from fedlit.keys import Purpose, generator
-from tests.algorithms.test_oracles import BATCH, CASES, EPOCHS, PLAIN, RICH, Problem, differences, fitted, gap, trace_of
-from tests.cases import slow_but
+from tests.algorithms.test_oracles import BATCH, EPOCHS, PLAIN, RICH, Problem, fitted, fitted_and_traced, gap
 from tests.oracles import blocks, servers
 from tests.oracles import rounds as oracle
 from tests.problems import run, tiny_net
@@ -53,12 +52,10 @@ def test_offline_training_matches_the_trace(server_over: str, server_sum: str, c
         assert float(states.row("offline", user)) == trace.counters[-1][user]
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorized"])
-def test_a_bias_that_stays_with_its_client_matches_the_trace(engine: str) -> None:
+def test_a_bias_that_stays_with_its_client_matches_the_trace() -> None:
     problem = Problem()
     client = FedAvg(tiny_net(), batch_size=BATCH, local_epochs=EPOCHS, keep_local="linear.bias", **RICH)
-    compiled = {"compiled": False} if engine == "vectorized" else {}
-    trainer = run(client, problem.data, rounds=3, engine=engine, **compiled)
+    trainer = run(client, problem.data, rounds=3)
     cohorts = [trainer.loop.options.sampler.select(0, t, problem.data.sizes.numpy(), 3).train for t in range(3)]
     plan = [{k: problem.batches(k, t, steps=problem.steps(k)) for k in who} for t, who in enumerate(cohorts)]
     net = tiny_net()
@@ -72,38 +69,13 @@ def test_a_bias_that_stays_with_its_client_matches_the_trace(engine: str) -> Non
     assert gap(client.net.linear.bias, init[1]) == 0
 
 
-@pytest.mark.parametrize("name", ["per_fedbc", "per_fedbc_two"])
-def test_duals_of_per_fedbc_match_the_trace(name: str) -> None:
-    problem = Problem()
-    trainer = fitted(name, problem)
-    cohorts = [trainer.loop.options.sampler.select(0, t, problem.data.sizes.numpy(), 3).train for t in range(3)]
-    trace = trace_of(CASES[name], problem, cohorts)
-    for user in trainer.loop.states.touched:
-        assert float(trainer.loop.states.row("dual", user)) == pytest.approx(trace.duals[-1][user], abs=1e-10)
-        assert float(trainer.loop.states.row("tolerance", user)) == pytest.approx(trace.tolerances[-1][user], abs=1e-10)
-
-
 @pytest.mark.parametrize("name", ["scaffold", "feddyn"])
 def test_server_state_matches_the_trace(name: str) -> None:
-    problem = Problem()
-    trainer = fitted(name, problem)
-    cohorts = [trainer.loop.options.sampler.select(0, t, problem.data.sizes.numpy(), 3).train for t in range(3)]
-    trace = trace_of(CASES[name], problem, cohorts)
+    trainer, trace, _, _ = fitted_and_traced(name)
     (callback,) = trainer.loop._server_callbacks()
     held = callback.state_dict()["control" if name == "scaffold" else "h"]
     weight, bias = trace.server["c" if name == "scaffold" else "h"][-1]
     assert max(gap(held["linear.weight"], weight), gap(held["linear.bias"], bias)) < 1e-10
-
-
-COMPILED = ["scaffold", "feddyn", "ditto", "per_fedavg", "pfedme", "per_fedbc", "fedbcd", "fedfor_hinge"]
-
-
-@pytest.mark.usefixtures("program")
-@pytest.mark.parametrize("name", slow_but(["scaffold", "ditto", "per_fedavg", "fedbcd"], COMPILED))
-def test_the_program_of_a_compiled_run_matches_the_trace(name: str) -> None:
-    """Ditto has two."""
-    found = differences(name, engine="vectorized", compiled=True, lanes=2, workers=2)
-    assert max(found.values()) < 1e-10, found
 
 
 @pytest.mark.usefixtures("few_inner_steps")

@@ -3,7 +3,6 @@
 from tests.mutants import Mutant
 
 ORACLE = "algorithms/test_oracles.py::test_three_rounds_match_the_trace"
-TRACE = "algorithms/test_traces.py::test_three_rounds_match_the_trace"
 
 ALGORITHMS = (
     Mutant(
@@ -132,7 +131,7 @@ ALGORITHMS = (
         "task + self.mu / 2 * self.distance_to_global()",
         "task + self.mu * self.distance_to_global()",
         "FedProx's term is μ/2 |x - z|²",
-        (TRACE,),
+        (f"{ORACLE}[fedprox]",),
     ),
     Mutant(
         "fedprox-stragglers",
@@ -231,7 +230,7 @@ SERVER = (
         "return cohort.sizes",
         "return torch.ones_like(cohort.sizes)",
         "`samples` weighs by training samples",
-        ("server/test_weights.py", TRACE),
+        ("server/test_weights.py", f"{ORACLE}[fedavg]"),
     ),
     Mutant(
         "step-length",
@@ -496,7 +495,7 @@ ENGINES = (
         'key = {"round": self.rounds[k], "client": self.clients[k], "index": self.stream}',
         'key = {"round": 0, "client": self.clients[k], "index": self.stream}',
         "mini-batches are drawn anew in every round",
-        (f"{TRACE}",),
+        (f"{ORACLE}[fedavg]",),
     ),
     Mutant(
         "cohort-key",

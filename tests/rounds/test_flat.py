@@ -32,7 +32,8 @@ def test_the_received_model_does_not_move_with_the_servers_step() -> None:
     seen = Received()
     run(FedAvg(tiny_net(), **LOCAL), rounds=3, callbacks=[seen])
     assert largest_difference(seen.sent[0], seen.sent[1]) > 1e-3, "the server steps"
-    assert all(torch.equal(sent[name], later[name]) for sent, later in zip(seen.sent, seen.later, strict=True) for name in sent)
+    pairs = zip(seen.sent, seen.later, strict=True)
+    assert all(torch.equal(sent[name], later[name]) for sent, later in pairs for name in sent)
 
 
 def test_every_round_begins_where_the_last_one_ended() -> None:

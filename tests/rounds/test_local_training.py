@@ -21,7 +21,8 @@ def gathered(**options: Any) -> tuple[Any, list[Cohort]]:
 
 
 def equal(one: TrainedCohort, other: TrainedCohort) -> bool:
-    return one.clients == other.clients and all(torch.equal(one.params[name], other.params[name]) for name in one.params)
+    same = [torch.equal(value, other.params[name]) for name, value in one.params.items()]
+    return one.clients == other.clients and all(same)
 
 
 def test_each_server_gets_its_own_clients_back_whatever_their_rates_are() -> None:
