@@ -11,7 +11,7 @@ ALGORITHMS = (
         "return dual.add(slope, alpha=lr).clamp(low, high)",
         "return dual.sub(slope, alpha=lr).clamp(low, high)",
         "a dual grows beyond the tolerance",
-        ("algorithms/test_dual.py",),
+        ("algorithms/test_fedbc.py",),
     ),
     Mutant(
         "fedbc-no-projection",
@@ -19,7 +19,7 @@ ALGORITHMS = (
         "return dual.add(slope, alpha=lr).clamp(low, high)",
         "return dual.add(slope, alpha=lr).clamp(low)",
         "a dual never leaves its range",
-        ("algorithms/test_dual.py",),
+        ("algorithms/test_fedbc.py",),
     ),
     Mutant(
         "fedbc-new-tolerance",
@@ -27,7 +27,7 @@ ALGORITHMS = (
         'chosen = moved if self.tolerance_uses == "new" else dual',
         "chosen = moved",
         "the tolerance moves with the old dual",
-        ("algorithms/test_dual.py",),
+        ("algorithms/test_fedbc.py",),
     ),
     Mutant(
         "fedbc-half-penalty",
@@ -155,7 +155,7 @@ ALGORITHMS = (
         "value.clamp(-self.box, self.box)",
         "value.clamp(-self.box)",
         "ASPG projects on both ends of the box",
-        (f"{ORACLE}[fedbcd]", "algorithms/test_aspg.py"),
+        (f"{ORACLE}[fedbcd]", "client/test_aspg.py"),
     ),
     Mutant(
         "fedbcd-server",
@@ -171,7 +171,7 @@ ALGORITHMS = (
         'cohort.state["offline"].numpy() < self.offline_rounds',
         'cohort.state["offline"].numpy() <= self.offline_rounds',
         "a client waits after so many rounds offline",
-        ("algorithms/test_oracles_more.py::test_offline_training_matches_the_trace",),
+        ("algorithms/test_oracles.py::test_offline_training_matches_the_trace",),
     ),
     Mutant(
         "fedbcdi-count",
@@ -179,7 +179,7 @@ ALGORITHMS = (
         "torch.where(cohort.reports, torch.zeros_like(trained), trained)",
         "trained",
         "who reports may train offline again",
-        ("algorithms/test_oracles_more.py::test_offline_training_matches_the_trace",),
+        ("algorithms/test_oracles.py::test_offline_training_matches_the_trace",),
     ),
     Mutant(
         "exp-alpha-sign",
@@ -326,7 +326,7 @@ SERVER = (
         "mixed: torch.Tensor = torch.tensordot(matrix, values.double(), dims=1)",
         "mixed: torch.Tensor = values.double()[: len(matrix)]",
         "servers that step together mix their models",
-        ("rounds/test_clouds.py::test_every_event_matches_the_oracle",),
+        ("rounds/test_cloud.py::test_every_event_matches_the_oracle",),
     ),
     Mutant(
         "cloud-metropolis",
@@ -334,7 +334,7 @@ SERVER = (
         "1 + np.maximum(neighbours[:, None], neighbours[None, :])",
         "1 + np.minimum(neighbours[:, None], neighbours[None, :])",
         "the mixing of a random graph keeps the mean",
-        ("rounds/test_clouds.py::test_mixing_keeps_the_mean",),
+        ("rounds/test_cloud.py::test_mixing_keeps_the_mean",),
     ),
     Mutant(
         "cloud-first",
@@ -342,7 +342,7 @@ SERVER = (
         "key=lambda server: (self.finish_s(server), server.id))[: self.servers_per_step]",
         "key=lambda server: server.id)[: self.servers_per_step]",
         "the first servers to have their reports step",
-        ("rounds/test_clouds.py::test_every_event_matches_the_oracle",),
+        ("rounds/test_cloud.py::test_every_event_matches_the_oracle",),
     ),
 )
 
@@ -444,7 +444,7 @@ KEPT = (
         "            callback.load_state_dict(kept)\n",
         "            pass\n",
         "a resumed cloud has the state of every server's callbacks",
-        ("rounds/test_clouds.py::test_a_resumed_cloud_has_what_each_servers_callbacks_keep",),
+        ("rounds/test_cloud.py::test_a_resumed_cloud_has_what_each_servers_callbacks_keep",),
     ),
     Mutant(
         "resume-engine-memory",
@@ -605,7 +605,7 @@ ROUNDS = (
         "cohort.steps_taken = cohort.steps_taken + steps",
         "cohort.steps_taken = steps",
         "the rows of whoever a phase has trained are kept, whether or not the last phase trains it",
-        ("algorithms/test_oracles_more.py::test_offline_training_matches_the_trace",),
+        ("algorithms/test_oracles.py::test_offline_training_matches_the_trace",),
     ),
     Mutant(
         "gathering-work-of-the-server",
@@ -613,7 +613,7 @@ ROUNDS = (
         "Purpose.WORK, round=cohort.draw_rounds[k], client",
         "Purpose.WORK, round=cohort.round, client",
         "how much a client works is drawn by the round of its own server",
-        ("rounds/test_clouds.py::test_every_event_matches_the_oracle",),
+        ("rounds/test_cloud.py::test_every_event_matches_the_oracle",),
     ),
     Mutant(
         "cohort-joined-draws",
@@ -621,7 +621,7 @@ ROUNDS = (
         "draw_rounds=[drawn for cohort in cohorts for drawn in cohort.draw_rounds]",
         "draw_rounds=[first.round for _ in clients]",
         "clients that train together draw by the rounds of their own servers",
-        ("client/test_cohort_stack.py", "rounds/test_clouds.py::test_every_event_matches_the_oracle"),
+        ("client/test_cohort_stack.py", "rounds/test_cloud.py::test_every_event_matches_the_oracle"),
     ),
     Mutant(
         "cohort-split-order",
@@ -677,7 +677,7 @@ ROUNDS = (
         "self.seed, self.events)",
         "self.seed, self.events + 1)",
         "event t mixes by matrix t, from 0 on",
-        ("rounds/test_clouds.py::test_event_t_mixes_with_matrix_t_in_all_its_iterations",),
+        ("rounds/test_cloud.py::test_event_t_mixes_with_matrix_t_in_all_its_iterations",),
     ),
     Mutant(
         "cloud-waiting-undone",
@@ -685,7 +685,7 @@ ROUNDS = (
         "        self.waiting.clear()\n        super().restore(before)\n",
         "        super().restore(before)\n",
         "after an event that failed, cohorts are gathered again",
-        ("rounds/test_clouds.py::test_an_event_that_failed_is_played_again_to_the_same_bits",),
+        ("rounds/test_cloud.py::test_an_event_that_failed_is_played_again_to_the_same_bits",),
     ),
     Mutant(
         "buffered-resumed-draws",
