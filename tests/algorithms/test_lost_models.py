@@ -160,15 +160,15 @@ ACTING = {
 }
 """By how the averaging weighs that they are compared with."""
 WEIGHED_BY_DUALS = ("FedBC", "Per-FedBC")
-"""Here they are weighed alike: the term acts in the local steps as well."""
+"""Here they are weighed alike, and their duals are not 0: the term acts in the local steps as well."""
 
 
 @pytest.mark.parametrize("name", ACTING)
 def test_the_special_term_acts_within_two_rounds(name: str) -> None:
     alike = {"weights": ACTING[name]}
     plain = weights_of(run(FedAvg(tiny_net(), **LOCAL), rounds=2, **alike))
-    own = CASES[name].trainer | (alike if name in WEIGHED_BY_DUALS else {})
-    special = weights_of(run(made(name, tiny_net(), **LOCAL), rounds=2, **own))
+    duals, weighed = ({"dual_init": 0.5}, alike) if name in WEIGHED_BY_DUALS else ({}, {})
+    special = weights_of(run(made(name, tiny_net(), **LOCAL, **duals), rounds=2, **(CASES[name].trainer | weighed)))
     assert largest_difference(special, plain) > 1e-3
 
 
