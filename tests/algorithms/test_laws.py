@@ -112,10 +112,8 @@ class QuadraticBC(FedBC):
 
 TARGETS = torch.tensor([0.3, -1.2, 0.8, 2.0, -0.5, 0.1], dtype=torch.float64)
 EXACT: dict[str, Callable[[torch.nn.Module], Client]] = {
-    "fedprox_mu": lambda net: QuadraticProx(net, mu=0.8, lr=0.02, batch_size=6, local_steps=4000),
-    "fedbc_two_duals": lambda net: QuadraticBC(
-        net, dual_lr=0.0, dual_init=0.4, lr=0.02, batch_size=6, local_steps=4000
-    ),
+    "fedprox_mu": lambda net: QuadraticProx(net, mu=0.8, lr=0.1, batch_size=6, local_steps=200),
+    "fedbc_two_duals": lambda net: QuadraticBC(net, dual_lr=0.0, dual_init=0.4, lr=0.1, batch_size=6, local_steps=200),
 }
 
 
