@@ -9,11 +9,6 @@ from fedlit import Client, FedAvg, FedBC, FedProx, FixedSampler, TensorData
 from tests.problems import kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of
 
 LOCAL = {"lr": 0.05, "batch_size": 4, "local_epochs": 2, "momentum": 0.5}
-SPECIAL: dict[str, Callable[[], Client]] = {
-    "fedprox": lambda: FedProx(tiny_net(), mu=1.0, **LOCAL),
-    "fedbc": lambda: FedBC(tiny_net(), dual_lr=1.0, **LOCAL),
-    "fedbc_term_alone": lambda: FedBC(tiny_net(), dual_lr=0.0, dual_init=0.5, **LOCAL),
-}
 
 
 def equal_to_the_last_bit(a: Client, b: Client, **trainer: str) -> bool:
@@ -44,12 +39,6 @@ def test_equal_duals_average_uniformly_whatever_the_sizes() -> None:
     frozen = FedBC(tiny_net(), dual_lr=0.0, dual_init=0.35, **LOCAL)
     prox = run(FedProx(tiny_net(), mu=0.7, **LOCAL), weights="uniform")
     assert largest_difference(weights_of(run(frozen)), weights_of(prox)) <= 1e-12
-
-
-@pytest.mark.parametrize("name", SPECIAL)
-def test_special_term_acts_from_the_second_round_on(name: str) -> None:
-    plain = weights_of(run(FedAvg(tiny_net(), **LOCAL), rounds=2))
-    assert largest_difference(weights_of(run(SPECIAL[name](), rounds=2)), plain) > 1e-3
 
 
 def test_proximal_anchor_is_not_the_live_model() -> None:
@@ -83,33 +72,6 @@ def test_local_model_is_not_overwritten_by_the_broadcast() -> None:
     rows, z = trainer.loop.states, weights_of(trainer)
     for client in rows.touched:
         assert float((rows.row("local.linear.weight", client) - z["linear.weight"]).abs().max()) > 1e-4
-
-
-def test_client_outside_the_cohort_is_untouched() -> None:
-    client = FedBC(tiny_net(), dual_lr=0.5, **LOCAL)
-    before = run(client, rounds=2, sampler=FixedSampler([0, 1, 2, 3]))
-    kept = {name: value.clone() for name, value in kept_rows(before).items()}
-    before.loop.options.__dict__["sampler"] = FixedSampler([0, 2])
-    before.loop.advance()
-    for name, value in kept_rows(before).items():
-        assert torch.equal(value[1], kept[name][1])
-        assert torch.equal(value[3], kept[name][3])
-        assert not torch.equal(value[0], kept[name][0])
-
-
-def test_averaging_identical_clients_is_plain_training() -> None:
-    x = torch.randn(6, 5, dtype=torch.float64)
-    y = torch.tensor([0, 1, 2, 0, 1, 2])
-
-    def data(copies: int) -> TensorData:
-        owner = torch.arange(copies).repeat_interleave(6)
-        return TensorData(x.repeat(copies, 1), y.repeat(copies), owner, test_fraction=0, val_fraction=0)
-
-    def trained(copies: int):
-        client = FedAvg(tiny_net(), lr=0.05, batch_size=6, local_epochs=3)
-        return weights_of(run(client, data(copies), clients_per_round=copies, rounds=3))
-
-    assert largest_difference(trained(4), trained(1)) <= 1e-12
 
 
 def test_duals_stay_inside_their_range_and_the_server_never_sees_less() -> None:
@@ -150,10 +112,8 @@ class QuadraticBC(FedBC):
 
 TARGETS = torch.tensor([0.3, -1.2, 0.8, 2.0, -0.5, 0.1], dtype=torch.float64)
 EXACT: dict[str, Callable[[torch.nn.Module], Client]] = {
-    "fedprox_mu": lambda net: QuadraticProx(net, mu=0.8, lr=0.02, batch_size=6, local_steps=4000),
-    "fedbc_two_duals": lambda net: QuadraticBC(
-        net, dual_lr=0.0, dual_init=0.4, lr=0.02, batch_size=6, local_steps=4000
-    ),
+    "fedprox_mu": lambda net: QuadraticProx(net, mu=0.8, lr=0.1, batch_size=6, local_steps=200),
+    "fedbc_two_duals": lambda net: QuadraticBC(net, dual_lr=0.0, dual_init=0.4, lr=0.1, batch_size=6, local_steps=200),
 }
 
 

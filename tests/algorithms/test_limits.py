@@ -81,6 +81,7 @@ BITWISE: dict[str, tuple[Fit, Fit]] = {
     ),
 }
 ROUNDING: dict[str, tuple[Fit, Fit]] = {
+    "qfedavg by samples, q 0": (fit(QFedAvg, q=0.0, sample_weighted=True), fit(FedAvg)),
     "exp_alpha, hot": (fit(FedAvg, trainer={"weights": ExpAlpha(1e300)}), fit(FedAvg)),
     **{
         f"per_fedavg {form}, adapt_lr 0": (

@@ -17,8 +17,8 @@ from PIL import Image
 from fedlit import Synthetic
 from fedlit.cli.data import class_counts, save, shown_clients
 from fedlit.data.partition_plot import client_order, draw_partition, partition_figure
+from tests.cases import slow_but
 from tests.conftest import TINY, Answer, Call, files
-from tests.kinds import slow_but
 
 Refusal = Callable[..., str]
 

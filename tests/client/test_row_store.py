@@ -27,17 +27,17 @@ from hypothesis.stateful import (
 )
 from torch import Tensor
 
-from fedlit import Buffer, Clock, Cloud, Constant, FedAvg, FedBC, FedDyn, FederatedTrainer, Latency, ServerCallback
+from fedlit import FedBC, FederatedTrainer, ServerCallback
 from fedlit.client import states_location
 from fedlit.client.row_layout import RowLayout
 from fedlit.client.row_store import RowStore
 from fedlit.client.states import ClientStates
 from fedlit.errors import ConfigError, DamagedRowsError, RunError
-from fedlit.experiments.conformance.entries import ENTRIES
 from fedlit.experiments.conformance.problem import LOCAL, everything, largest_gap
 from fedlit.ranks import Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.checkpoint import find_checkpoint
+from tests.cases import CASES, made
 from tests.cli.test_main import fills_up
 from tests.client.test_states import COHORTS, defaults, rows_of
 from tests.conftest import TINY, Call
@@ -266,28 +266,20 @@ def without_times(row: dict[str, float]) -> dict[str, str]:
     return {name: repr(value) for name, value in row.items() if not name.startswith("time/")}
 
 
-KEPT = {
-    **{
-        name: (ENTRIES[name].make, ENTRIES[name].trainer)
-        for name in ("FedBC, from its own model", "SCAFFOLD I", "Ditto", "pFedMe, all train", "FedBCD", "FedPer (bias)")
-    },
-    "FedDyn's mean": (lambda net, **local: FedDyn(net, alpha=0.5, eval_model="all_mean", **local), {}),
-    "optimiser": (lambda net, **local: FedAvg(net, momentum=0.9, keep_optimizer=True, **local), {}),
-    "finetuned": (FedBC, {"finetune_lr": 0.1}),
-    "cloud": (FedBC, {"cloud": Cloud(servers=2), "clients_per_round": 1}),
-    "buffer": (
-        FedBC,
-        {"buffer": Buffer(size=2, concurrency=3), "clock": Clock(Latency(compute=Constant(1.0), per="local_step"))},
-    ),
-}
+KEPT = (
+    *("FedBC, from its own model", "SCAFFOLD I", "Ditto", "pFedMe, all train", "FedBCD", "FedPer (bias)"),
+    *("FedDyn, measured over all", "FedAvg, momentum kept", "FedBC, sync cloud", "SCAFFOLD, buffer"),
+)
 
 
-@pytest.mark.parametrize("name", KEPT)
-def test_run_on_disk_that_is_resumed_has_the_bits_of_one_in_memory(tmp_path: Path, name: str) -> None:
-    make, options = KEPT[name]
-
+@pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in KEPT), ("FedBC", {"finetune_lr": 0.1})], ids=[*KEPT, "finetuned"]
+)
+def test_run_on_disk_that_is_resumed_has_the_bits_of_one_in_memory(
+    tmp_path: Path, name: str, options: dict[str, Any]
+) -> None:
     def play(**place: Any) -> FederatedTrainer:
-        return run(make(tiny_net(), **LOCAL), **({"rounds": 4} | options | place))
+        return run(made(name, tiny_net(), **LOCAL), **({"rounds": 4} | CASES[name].trainer | options | place))
 
     on_disk: dict[str, Any] = {"states": "disk", "run": tmp_path / "run", "resume": True}
     play(rounds=2, **on_disk)

@@ -70,12 +70,6 @@ def test_whole_models_are_kept_like_numbers(cohorts: list[list[int]]) -> None:
     assert torch.equal(rows["local.w"], rows["dual"].view(-1, 1, 1).expand(-1, 2, 2))
 
 
-def test_client_outside_the_cohort_is_untouched() -> None:
-    states = states_after([[1, 2, 3]])
-    states.update([2], rows_of([2], 500.0))
-    assert duals(states, [1, 2, 3]) == [101.0, 502.0, 103.0]
-
-
 @PATIENT
 @given(COHORTS)
 def test_rows_stand_in_the_order_that_is_asked_for(cohorts: list[list[int]]) -> None:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from fedlit.data import image_datasets
+from tests.cases import slow_but
 from tests.conftest import SHIPPED, Call
-from tests.kinds import slow_but
 from tests.real_files import Real
 
 FILES = {

@@ -12,8 +12,8 @@ from fedlit import CharLSTM, Client, FedAvg, FedBC, FederatedTrainer, ResNet20, 
 from fedlit.client.step import Batch, Phase
 from fedlit.engines.program import FlatLayout, LocalProgram
 from fedlit.params import Params, clone, with_prefix
+from tests.cases import slow_but
 from tests.engines.test_compiler_contract import needs_compiler
-from tests.kinds import slow_but
 from tests.problems import CLASSES, FEATURES, kept_rows, largest_difference, run, tiny_data, traced_program
 
 LETTERS = 11

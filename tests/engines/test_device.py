@@ -31,7 +31,7 @@ from fedlit.keys import Purpose, Stream
 from fedlit.models import Softmax
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.trainer.trainer import FederatedTrainer
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.pretended_gpu import CUDA, PretendedGpu, machine_with, pretended_gpu
 
 ROUNDS = 2

@@ -11,7 +11,7 @@ from fedlit.client.local_optimizers import LocalSGD
 from fedlit.client.step import Phase
 from fedlit.engines.program import FlatLayout, LocalProgram, Schedule
 from fedlit.params import Params, clone, stack, with_prefix
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.problems import (
     CLASSES,
     FEATURES,
@@ -128,7 +128,11 @@ def test_an_idle_lane_keeps_what_it_holds() -> None:
     assert not torch.equal(moved[0], flat[0])
 
 
-@pytest.mark.parametrize("maker", MAKERS)
+OWN_OPTIONS = ["fedavg_all_options", "fedavg_fixed_steps", "gradient_elsewhere", "carried_state"]
+"""The conformance suite has the algorithms."""
+
+
+@pytest.mark.parametrize("maker", OWN_OPTIONS)
 def test_program_that_is_compiled_equals_sequential(reference, maker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedlit.engines.vectorized.compile_program", traced_program)
     trainer = run(MAKERS[maker](), engine="vectorized", compiled=True, lanes=2, workers=2)
@@ -195,20 +199,6 @@ def test_clients_without_steps_keep_what_they_received() -> None:
     slow, fast = run(client()), run(client(), engine="vectorized", compiled=False, lanes=2)
     assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-10
     assert largest_difference(kept_rows(slow), kept_rows(fast)) <= 1e-10
-
-
-def test_order_of_clients_in_a_cohort_changes_nothing() -> None:
-    def clients(order: list[int]) -> dict[str, Tensor]:
-        from fedlit import FixedSampler
-        from fedlit.client.cohort import Selection
-
-        class InOrder(FixedSampler):
-            def select(self, seed, round, sizes, count):
-                return Selection(train=order, report=order)
-
-        return weights_of(run(MAKERS["fedbc"](), sampler=InOrder(order)))
-
-    assert largest_difference(clients([0, 1, 2, 3]), clients([3, 1, 0, 2])) <= 1e-12
 
 
 def test_large_dense_nets_get_one_lane_and_small_ones_several() -> None:

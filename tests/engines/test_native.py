@@ -15,7 +15,7 @@ from fedlit.engines.ladder import Ladder
 from fedlit.engines.native import NativeEngine, missing_lanes
 from fedlit.keys import Purpose, generator
 from fedlit.trainer.trainer import FederatedTrainer
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.problems import kept_rows, run, tiny_net, weights_of
 
 

@@ -1,4 +1,8 @@
-"""The suite that every algorithm must pass: on algorithms that pass, and on ones that are wrong on purpose."""
+"""The suite that every algorithm must pass: on algorithms that pass, and on ones that are wrong on purpose.
+
+It owns four laws: clients outside of a cohort are untouched, the order of clients changes nothing, a run is resumed to
+the same bits, engines agree. Options and servers that the suite's own list lacks are cases of `tests/cases.py`.
+"""
 
 import argparse
 import json
@@ -17,7 +21,8 @@ from fedlit.client.states import StateSpec
 from fedlit.errors import ConfigError
 from fedlit.experiments.conformance import Measured, checks
 from fedlit.experiments.conformance.entries import ENTRIES
-from fedlit.experiments.conformance.problem import LOCAL, Problem, trained
+from fedlit.experiments.conformance.problem import LOCAL, Problem, ReversedSampler, largest_gap, trained
+from tests.cases import CASES, slow_but
 from tests.conftest import Call
 from tests.problems import traced_program
 
@@ -32,6 +37,10 @@ QUICK = [
 
 FEW_STEPS = Problem(local=LOCAL | {"batch_size": 8})
 """Two to six steps a client, the last one ragged."""
+QUICK_VARIANTS = (
+    *("FedAvg, momentum kept", "FedDyn, measured over all", "FedBCD-I, over all", "SCAFFOLD + FedAdam"),
+    *("SCAFFOLD, cloud", "SCAFFOLD, buffer"),
+)
 
 
 @pytest.fixture
@@ -41,34 +50,78 @@ def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     references: list[Any] = []
 
     def once(client: Client, problem: Problem, **options: Any) -> Any:
-        if is_plain(client, options):
-            return plain_averaging()
-        if references and not options.keys() & {"rounds", "callbacks", "sampler"}:
+        if references and not options.keys() & {"rounds", "callbacks"} and not is_reversed(options):
             return references[0]
         references.append(trained(client, problem, **options))
         return references[-1]
 
     monkeypatch.setattr(checks, "trained", once)
+    monkeypatch.setattr(checks, "averaging", plain_averaging)
 
 
-def is_plain(client: Client, options: dict[str, Any]) -> bool:
-    """Whether it is what every algorithm must differ from, as it is."""
-    return type(client) is FedAvg and not options and not client.local_tensors
+def is_reversed(options: dict[str, Any]) -> bool:
+    return isinstance(options.get("sampler"), ReversedSampler)
 
 
 @cache
-def plain_averaging() -> Any:
+def averaged() -> Any:
     """Nobody changes it."""
     return trained(FedAvg(FEW_STEPS.net(), **FEW_STEPS.local), FEW_STEPS)
 
 
+def plain_averaging(problem: Problem) -> Any:
+    assert problem is FEW_STEPS
+    return averaged()
+
+
 @pytest.mark.usefixtures("few_inner_steps", "one_reference")
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", slow_but([*ENTRIES, *QUICK_VARIANTS], CASES))
 def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
-    entry = ENTRIES[name]
+    entry = CASES[name]
     found = checks.cohort_is_respected(entry.make, dict(entry.trainer), FEW_STEPS)
     found += [one(entry.make, dict(entry.trainer), FEW_STEPS) for one in QUICK]
     assert [one for one in found if not one.passed] == []
+
+
+def test_there_are_outsiders_with_rows() -> None:
+    """Else nothing is said of them."""
+    untouched, _ = checks.cohort_is_respected(ENTRIES["SCAFFOLD I"].make, {}, FEW_STEPS)
+    assert untouched.note == "3 times outside", "one of the four in each round, and nobody has rows before the first"
+
+
+EAGER = (
+    *("q-FedAvg", "Exp-α", "SCAFFOLD II", "FedDyn", "FedFor, hinge", "Ditto", "Per-FedAvg, exact", "Per-FedAvg, HF"),
+    *("Per-FedAvg, FO", "pFedMe", "pFedMe, all train", "pFedMe, Nesterov, ν", "Per-FedBC, two steps", "FedBCD"),
+    *("FedPer (bias)", "FedBC, l2", "FedBCD, l2"),
+)
+"""Every kind of local step. What else differs is the server's, which is the same code for all engines."""
+TRACED = ("SCAFFOLD II", "Ditto", "Per-FedAvg, exact", "FedBCD")
+COMPILED = (*TRACED, "FedDyn", "pFedMe", "Per-FedBC", "FedFor, hinge")
+
+
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but(EAGER, CASES))
+def test_engines_agree_without_a_compiler(name: str) -> None:
+    entry = CASES[name]
+    found = checks.engines_agree(entry.make, dict(entry.trainer), FEW_STEPS, compiled=False)
+    assert found.passed, found
+
+
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but(TRACED, CASES))
+def test_engines_agree_on_the_program_that_is_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedlit.engines.vectorized.compile_program", traced_program)
+    entry = CASES[name]
+    found = checks.engines_agree(entry.make, dict(entry.trainer), FEW_STEPS)
+    assert found.passed, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILED)
+def test_engines_agree_where_the_program_is_compiled(name: str) -> None:
+    entry = CASES[name]
+    found = checks.engines_agree(entry.make, dict(entry.trainer), FEW_STEPS)
+    assert (found.passed, found.note) == (True, "compiled"), found
 
 
 class Forgetful(FedProx):
@@ -132,6 +185,40 @@ def test_a_term_that_is_lost_is_caught() -> None:
 
 def test_rows_of_clients_outside_the_cohort_that_move_are_caught() -> None:
     assert caught(checks.cohort_is_respected(Meddling, {})[0])
+
+
+class Fickle(FedBC):
+    """Moves them between the rounds, when nobody trains."""
+
+    def server_callbacks(self) -> list[Any]:
+        return [*super().server_callbacks(), MeddlesLater()]
+
+
+class MeddlesLater(ServerCallback):
+    """Once the round is measured."""
+
+    def on_round_metrics(self, trainer: Any, client: Client, cohort: Any, metrics: Any) -> None:
+        if cohort is not None:
+            trainer.loop.states.column("dual").add_(1.0)
+
+
+def test_rows_that_move_between_rounds_are_caught() -> None:
+    assert caught(checks.cohort_is_respected(Fickle, {})[0])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "gap"),
+    [
+        ([1.0, np.nan], [1.0, np.nan], 0.0),
+        ([np.inf, 2.0], [np.inf, 2.5], 0.5),
+        ([1.0, np.nan], [1.0, 2.0], np.inf),
+        ([1.0, np.inf], [1.0, -np.inf], np.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_a_number_that_is_missing_is_an_infinite_gap(one: list[float], other: list[float], gap: float) -> None:
+    same = {"b": torch.ones(2)}
+    assert largest_gap({"a": torch.tensor(one)} | same, {"a": torch.tensor(other)} | same) == gap
 
 
 def test_server_state_that_is_not_saved_is_caught() -> None:

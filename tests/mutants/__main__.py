@@ -1,7 +1,8 @@
 """`python -m tests.mutants [--only NAME]`: change fedlit in one place at a time and see that quick tests fail.
 
 The tree is copied to a temporary folder. Every mutant has a process of its own: a fork of this one, which has imported
-all that takes long but not fedlit. The first run is of the unchanged tree: if that fails, nothing is proven.
+all that takes long but not fedlit. The first run is of the unchanged tree: if that fails, nothing is proven. With
+`--found FILE` each answer is written there, and a second call goes on with the mutants that have none.
 """
 
 import argparse
@@ -29,9 +30,11 @@ def main() -> int:
     """1 if a mutant is missed, 2 if something cannot be tried."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", choices=[one.name for one in MUTANTS])
+    parser.add_argument("--found", type=Path, metavar="FILE", help="write what is found here, and skip what it has")
     parser.add_argument("--list", action="store_true", help="list the mutants, and run nothing")
     args = parser.parse_args()
-    chosen = [one for one in MUTANTS if not args.only or one.name in args.only]
+    known = answers(args.found)
+    chosen = [one for one in MUTANTS if (not args.only or one.name in args.only) and one.name not in known]
     if args.list:
         print("\n".join(f"{one.name:26} {one.breaks}" for one in chosen))
         return 0
@@ -42,11 +45,21 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory(prefix="fedlit-mutants-") as folder:
-        return try_all(chosen, Path(folder).resolve() / "tree")
+        known |= try_all(chosen, Path(folder).resolve() / "tree", args.found)
+    counts = {word: list(known.values()).count(word) for word in dict.fromkeys(known.values())}
+    print(", ".join(f"{count} {word}" for word, count in counts.items()))
+    return 0 if set(known.values()) == {"caught"} else 2 if set(known.values()) - {"caught", "missed"} else 1
 
 
-def try_all(mutants: Sequence[Mutant], tree: Path) -> int:
-    """The table, a line for each as it is known."""
+def answers(file: Path | None) -> dict[str, str]:
+    """What an earlier call has found of each mutant; nothing where there was none."""
+    if file is None or not file.exists():
+        return {}
+    return dict(line.split(" ", 1) for line in file.read_text().splitlines())
+
+
+def try_all(mutants: Sequence[Mutant], tree: Path, kept: Path | None) -> dict[str, str]:
+    """What is found of each mutant, and the table, a line for each as it is known."""
     shutil.copytree(ROOT, tree, ignore=NOT_COPIED)
     import_what_takes_long(tree)
     targets = list(dict.fromkeys(target for mutant in mutants for target in mutant.targets))
@@ -55,7 +68,7 @@ def try_all(mutants: Sequence[Mutant], tree: Path) -> int:
     print(f"{'unchanged':26} {'passes' if code == 0 else 'fails':7} {seconds:5.0f} s", flush=True)
     if code != 0:
         print(log.read_text(), file=sys.stderr)
-        return 2
+        sys.exit(2)
     found = {}
     for mutant in mutants:
         file = tree / "fedlit" / mutant.file
@@ -67,9 +80,10 @@ def try_all(mutants: Sequence[Mutant], tree: Path) -> int:
         print(f"{mutant.name:26} {found[mutant.name]:7} {seconds:5.0f} s  {mutant.breaks}", flush=True)
         if code not in SAID:
             print(log.read_text(), file=sys.stderr)
-    counts = {word: list(found.values()).count(word) for word in dict.fromkeys(found.values())}
-    print(", ".join(f"{count} {word}" for word, count in counts.items()))
-    return 0 if set(found.values()) == {"caught"} else 2 if set(found.values()) - {"caught", "missed"} else 1
+        elif kept is not None:
+            with kept.open("a") as answers_file:
+                print(mutant.name, found[mutant.name], file=answers_file)
+    return found
 
 
 def import_what_takes_long(tree: Path) -> None:

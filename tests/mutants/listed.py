@@ -3,7 +3,6 @@
 from tests.mutants import Mutant
 
 ORACLE = "algorithms/test_oracles.py::test_three_rounds_match_the_trace"
-TRACE = "algorithms/test_traces.py::test_three_rounds_match_the_trace"
 
 ALGORITHMS = (
     Mutant(
@@ -12,7 +11,7 @@ ALGORITHMS = (
         "return dual.add(slope, alpha=lr).clamp(low, high)",
         "return dual.sub(slope, alpha=lr).clamp(low, high)",
         "a dual grows beyond the tolerance",
-        ("algorithms/test_dual.py",),
+        ("algorithms/test_fedbc.py",),
     ),
     Mutant(
         "fedbc-no-projection",
@@ -20,7 +19,7 @@ ALGORITHMS = (
         "return dual.add(slope, alpha=lr).clamp(low, high)",
         "return dual.add(slope, alpha=lr).clamp(low)",
         "a dual never leaves its range",
-        ("algorithms/test_dual.py",),
+        ("algorithms/test_fedbc.py",),
     ),
     Mutant(
         "fedbc-new-tolerance",
@@ -28,7 +27,7 @@ ALGORITHMS = (
         'chosen = moved if self.tolerance_uses == "new" else dual',
         "chosen = moved",
         "the tolerance moves with the old dual",
-        ("algorithms/test_dual.py",),
+        ("algorithms/test_fedbc.py",),
     ),
     Mutant(
         "fedbc-half-penalty",
@@ -132,7 +131,7 @@ ALGORITHMS = (
         "task + self.mu / 2 * self.distance_to_global()",
         "task + self.mu * self.distance_to_global()",
         "FedProx's term is μ/2 |x - z|²",
-        (TRACE,),
+        (f"{ORACLE}[fedprox]",),
     ),
     Mutant(
         "fedprox-stragglers",
@@ -156,7 +155,7 @@ ALGORITHMS = (
         "value.clamp(-self.box, self.box)",
         "value.clamp(-self.box)",
         "ASPG projects on both ends of the box",
-        (f"{ORACLE}[fedbcd]", "algorithms/test_aspg.py"),
+        (f"{ORACLE}[fedbcd]", "client/test_aspg.py"),
     ),
     Mutant(
         "fedbcd-server",
@@ -172,7 +171,7 @@ ALGORITHMS = (
         'cohort.state["offline"].numpy() < self.offline_rounds',
         'cohort.state["offline"].numpy() <= self.offline_rounds',
         "a client waits after so many rounds offline",
-        ("algorithms/test_oracles_more.py::test_offline_training_matches_the_trace",),
+        ("algorithms/test_oracles.py::test_offline_training_matches_the_trace",),
     ),
     Mutant(
         "fedbcdi-count",
@@ -180,7 +179,7 @@ ALGORITHMS = (
         "torch.where(cohort.reports, torch.zeros_like(trained), trained)",
         "trained",
         "who reports may train offline again",
-        ("algorithms/test_oracles_more.py::test_offline_training_matches_the_trace",),
+        ("algorithms/test_oracles.py::test_offline_training_matches_the_trace",),
     ),
     Mutant(
         "exp-alpha-sign",
@@ -231,7 +230,7 @@ SERVER = (
         "return cohort.sizes",
         "return torch.ones_like(cohort.sizes)",
         "`samples` weighs by training samples",
-        ("server/test_weights.py", TRACE),
+        ("server/test_weights.py", f"{ORACLE}[fedavg]"),
     ),
     Mutant(
         "step-length",
@@ -327,7 +326,7 @@ SERVER = (
         "mixed: torch.Tensor = torch.tensordot(matrix, values.double(), dims=1)",
         "mixed: torch.Tensor = values.double()[: len(matrix)]",
         "servers that step together mix their models",
-        ("rounds/test_clouds.py::test_every_event_matches_the_oracle",),
+        ("rounds/test_cloud.py::test_every_event_matches_the_oracle",),
     ),
     Mutant(
         "cloud-metropolis",
@@ -335,7 +334,7 @@ SERVER = (
         "1 + np.maximum(neighbours[:, None], neighbours[None, :])",
         "1 + np.minimum(neighbours[:, None], neighbours[None, :])",
         "the mixing of a random graph keeps the mean",
-        ("rounds/test_clouds.py::test_mixing_keeps_the_mean",),
+        ("rounds/test_cloud.py::test_mixing_keeps_the_mean",),
     ),
     Mutant(
         "cloud-first",
@@ -343,7 +342,7 @@ SERVER = (
         "key=lambda server: (self.finish_s(server), server.id))[: self.servers_per_step]",
         "key=lambda server: server.id)[: self.servers_per_step]",
         "the first servers to have their reports step",
-        ("rounds/test_clouds.py::test_every_event_matches_the_oracle",),
+        ("rounds/test_cloud.py::test_every_event_matches_the_oracle",),
     ),
 )
 
@@ -445,7 +444,7 @@ KEPT = (
         "            callback.load_state_dict(kept)\n",
         "            pass\n",
         "a resumed cloud has the state of every server's callbacks",
-        ("rounds/test_clouds.py::test_a_resumed_cloud_has_what_each_servers_callbacks_keep",),
+        ("rounds/test_cloud.py::test_a_resumed_cloud_has_what_each_servers_callbacks_keep",),
     ),
     Mutant(
         "resume-engine-memory",
@@ -496,7 +495,7 @@ ENGINES = (
         'key = {"round": self.rounds[k], "client": self.clients[k], "index": self.stream}',
         'key = {"round": 0, "client": self.clients[k], "index": self.stream}',
         "mini-batches are drawn anew in every round",
-        (f"{TRACE}",),
+        (f"{ORACLE}[fedavg]",),
     ),
     Mutant(
         "cohort-key",
@@ -575,4 +574,143 @@ MEASURES = (
     ),
 )
 
-MUTANTS = (*ALGORITHMS, *SERVER, *CLOCK, *KEPT, *ENGINES, *MEASURES)
+ROUNDS = (
+    Mutant(
+        "round-rows-of-the-idle",
+        "rounds/round.py",
+        "joined.trained_rows(self.parts.rows_of(joined))",
+        "joined.clients, self.parts.rows_of(joined)",
+        "who took no step keeps its rows, as if it had not been drawn",
+        ("rounds/test_round.py",),
+    ),
+    Mutant(
+        "round-scores-of-before",
+        "rounds/round.py",
+        "self.parts.round_evaluator.invalidate(clients)",
+        "pass",
+        "who has trained is measured again",
+        ("algorithms/test_personal.py",),
+    ),
+    Mutant(
+        "training-by-rates",
+        "rounds/local_training.py",
+        "[trained[place] for place in range(len(cohorts))]",
+        "[*trained.values()]",
+        "each server gets its own clients back, whatever their rates are",
+        ("rounds/test_local_training.py",),
+    ),
+    Mutant(
+        "training-last-phase",
+        "rounds/local_training.py",
+        "cohort.steps_taken = cohort.steps_taken + steps",
+        "cohort.steps_taken = steps",
+        "the rows of whoever a phase has trained are kept, whether or not the last phase trains it",
+        ("algorithms/test_oracles.py::test_offline_training_matches_the_trace",),
+    ),
+    Mutant(
+        "gathering-work-of-the-server",
+        "rounds/gathering.py",
+        "Purpose.WORK, round=cohort.draw_rounds[k], client",
+        "Purpose.WORK, round=cohort.round, client",
+        "how much a client works is drawn by the round of its own server",
+        ("rounds/test_cloud.py::test_every_event_matches_the_oracle",),
+    ),
+    Mutant(
+        "cohort-joined-draws",
+        "client/cohort.py",
+        "draw_rounds=[drawn for cohort in cohorts for drawn in cohort.draw_rounds]",
+        "draw_rounds=[first.round for _ in clients]",
+        "clients that train together draw by the rounds of their own servers",
+        ("client/test_cohort_stack.py", "rounds/test_cloud.py::test_every_event_matches_the_oracle"),
+    ),
+    Mutant(
+        "cohort-split-order",
+        "client/cohort.py",
+        "            [len(cohort.clients) for cohort in cohorts],\n",
+        "            [len(cohort.clients) for cohort in reversed(cohorts)],\n",
+        "after training each server has the rows of its own clients",
+        ("client/test_cohort_stack.py",),
+    ),
+    Mutant(
+        "cohort-whole-weights",
+        "client/cohort.py",
+        "joined.weights = joined.weights / len(cohorts)",
+        "joined.weights = joined.weights + 0",
+        "weights over all servers sum to one",
+        ("client/test_cohort_stack.py::test_every_server_counts_alike_in_the_whole_round",),
+    ),
+    Mutant(
+        "states-saved-order",
+        "client/states.py",
+        '{"clients": self.touched, "rows": rows}',
+        '{"clients": sorted(self.touched), "rows": rows}',
+        "a checkpoint says whose each row is",
+        ("client/test_states.py",),
+    ),
+    Mutant(
+        "states-newcomers-undone",
+        "client/states.py",
+        "self._slots = dict(list(self._slots.items())[: before.clients])",
+        "pass",
+        "who was drawn for the first time in a round that failed was never drawn",
+        ("rounds/test_transaction.py::test_whatever_raises_the_last_finished_round_stands[append_metrics]",),
+    ),
+    Mutant(
+        "flat-received-is-z",
+        "rounds/flat.py",
+        "clone(self.federation.models([server]))",
+        "self.federation.models([server])",
+        "the model that was received does not move with the server's step",
+        ("rounds/test_flat.py",),
+    ),
+    Mutant(
+        "protocol-events-undone",
+        "rounds/protocol.py",
+        '("time", "events", "staleness")',
+        '("time", "staleness")',
+        "an event that failed is not counted",
+        ("rounds/test_transaction.py::test_whatever_raises_the_last_finished_round_stands[on_round_metrics]",),
+    ),
+    Mutant(
+        "cloud-next-matrix",
+        "rounds/cloud.py",
+        "self.seed, self.events)",
+        "self.seed, self.events + 1)",
+        "event t mixes by matrix t, from 0 on",
+        ("rounds/test_cloud.py::test_event_t_mixes_with_matrix_t_in_all_its_iterations",),
+    ),
+    Mutant(
+        "cloud-waiting-undone",
+        "rounds/cloud.py",
+        "        self.waiting.clear()\n        super().restore(before)\n",
+        "        super().restore(before)\n",
+        "after an event that failed, cohorts are gathered again",
+        ("rounds/test_cloud.py::test_an_event_that_failed_is_played_again_to_the_same_bits",),
+    ),
+    Mutant(
+        "buffered-resumed-draws",
+        "rounds/buffered.py",
+        'draw_rounds=[given["round"]]',
+        'draw_rounds=[given["number"]]',
+        "a client in flight draws after a resume as it would have drawn",
+        ("rounds/test_buffered.py::test_a_run_is_resumed_at_every_round_to_the_same_bits",),
+    ),
+    Mutant(
+        "buffered-drawn-again",
+        "rounds/buffered.py",
+        "free_clients(server, [*away, *reports])",
+        "free_clients(server, away)",
+        "who has reported is not sent a model before the server steps",
+        ("rounds/test_buffered.py::test_every_step_matches_the_oracle",),
+    ),
+    Mutant(
+        "federation-undone-in-place",
+        "rounds/federation.py",
+        "ServersBefore(clone(self.models(servers)),",
+        "ServersBefore(self.models(servers),",
+        "a step that failed leaves z where it was",
+        ("rounds/test_transaction.py::test_whatever_raises_the_last_finished_round_stands[evaluation]",),
+    ),
+)
+
+MUTANTS = (*ALGORITHMS, *SERVER, *ROUNDS, *CLOCK, *KEPT, *ENGINES, *MEASURES)

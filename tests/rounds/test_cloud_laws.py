@@ -16,9 +16,9 @@ from fedlit.server.cloud import Complete, Mixing
 from fedlit.server.optimizers import SGD
 from fedlit.server.server import Server
 from tests.algorithms.test_oracles import Problem
-from tests.kinds import slow_but
+from tests.cases import slow_but
 from tests.problems import run, tiny_net
-from tests.rounds.test_clouds import ACTIVE, CLOCK, client_of, theta
+from tests.rounds.test_cloud import ACTIVE, CLOCK, client_of, theta
 
 SERVERS = 4
 ALIKE = Problem((12,) * 16)

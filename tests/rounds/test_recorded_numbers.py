@@ -14,7 +14,7 @@ import pytest
 
 from fedlit.experiments.conformance.entries import ENTRIES
 from fedlit.experiments.conformance.problem import LOCAL, new_trainer, tiny_data, tiny_net
-from tests.kinds import KINDS, slow_but
+from tests.cases import KINDS, slow_but
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded_numbers.json").read_text())
 

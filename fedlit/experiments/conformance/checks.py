@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.client.base import Client
-from fedlit.client.cohort import Cohort, WeighedCohort
+from fedlit.client.cohort import WeighedCohort
 from fedlit.engines.choose import one_lane
 from fedlit.experiments.conformance.problem import (
     ROUNDS,
@@ -45,29 +45,31 @@ class Measured:
 
 
 class Watching(ServerCallback):
-    """Notes weights, and rows of clients that do not take part."""
+    """Notes weights, and rows of clients that do not take part; a server's clients are changed by nobody else."""
 
     def __init__(self) -> None:
         self.worst_weights = 0.0
         self.outsiders_moved = 0.0
-        self._before: dict[str, Tensor] = {}
-
-    def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """The rows of those who stay outside."""
-        self._before = self._outside(trainer, cohort)
+        self.outsiders = 0
+        """How often a client that has rows was outside of a cohort."""
+        self._before: dict[int, dict[str, Tensor]] = {}
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
-        """Their rows again; and the weights."""
-        after = self._outside(trainer, cohort)
-        self.outsiders_moved = max([self.outsiders_moved, largest_gap(self._before, after) if after else 0.0])
+        """The rows of those who stay outside are what they were after the step before; and the weights."""
+        after = self._rows(trainer)
+        for outsider in self._before.keys() - set(cohort.clients):
+            self.outsiders += 1
+            gap = largest_gap(self._before[outsider], after[outsider])
+            self.outsiders_moved = max(self.outsiders_moved, gap)
+        self._before = after
         negative = float((-cohort.weights).clamp(min=0).max())
-        self.worst_weights = max(self.worst_weights, negative, abs(float(cohort.weights.sum()) - 1))
+        silent = float(cohort.weights[~cohort.reports].abs().sum())
+        self.worst_weights = max(self.worst_weights, negative, silent, abs(float(cohort.weights.sum()) - 1))
 
-    def _outside(self, trainer: Trainer, cohort: Cohort) -> dict[str, Tensor]:
+    def _rows(self, trainer: Trainer) -> dict[int, dict[str, Tensor]]:
         states = trainer.loop.states  # type: ignore[attr-defined]  # FederatedTrainer's
-        absent = [client for client in states.touched if client not in cohort.clients]
-        names = states.state_dict()["rows"]
-        return clone({f"{name} {client}": states.row(name, client) for name in names for client in absent})
+        names, own = states.state_dict()["rows"], self.server.members.intersection(states.touched)
+        return {client: clone({name: states.row(name, client) for name in names}) for client in own if names}
 
 
 FIGURES = 8
@@ -95,11 +97,11 @@ def new(make: Make, problem: Problem = TINY) -> Client:
     return make(problem.net(), **problem.local)
 
 
-def engines_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
-    """Sequential against vectorized, forced, in z and every row."""
+def engines_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY, **engine: Any) -> Measured:
+    """Sequential against vectorized, forced, in all that a run comes to; `engine` may hold how it is to be compiled."""
     reference = everything(trained(new(make, problem), problem, **trainer))
     several = {"lanes": 2, "workers": 2} if one_lane(new(make, problem)) is None else {}
-    fast = trained(new(make, problem), problem, engine="vectorized", **several, **trainer)
+    fast = trained(new(make, problem), problem, engine="vectorized", **several, **engine, **trainer)
     choice = fast.loop.choice
     assert choice is not None
     form = "compiled" if choice.compiled else f"{choice.engine}, not compiled: {choice.why}"
@@ -138,8 +140,9 @@ def cohort_is_respected(make: Make, trainer: dict[str, Any], problem: Problem = 
     """Clients outside the cohort keep their rows; weights are shares."""
     watching = Watching()
     trained(new(make, problem), problem, callbacks=[watching], **trainer)
+    outside = f"{watching.outsiders} times outside"
     return [
-        Measured("others untouched", watching.outsiders_moved == 0, watching.outsiders_moved, "= 0"),
+        Measured("others untouched", watching.outsiders_moved == 0, watching.outsiders_moved, "= 0", outside),
         Measured("weights are shares", watching.worst_weights <= 1e-12, watching.worst_weights, "≤ 1e-12"),
     ]
 
@@ -178,10 +181,7 @@ def processes_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY
 
 def differs_from_averaging(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """Its z or personal models against FedAvg's after the same rounds: the special term acts."""
-    plain, own = (
-        trained(FedAvg(problem.net(), **problem.local), problem),
-        trained(new(make, problem), problem, **trainer),
-    )
+    plain, own = averaging(problem), trained(new(make, problem), problem, **trainer)
     if type(own.loop.client) is FedAvg and not trainer and not own.loop.client.local_tensors:
         return Measured("differs from FedAvg", True, 0.0, "> 1e-3", "it is FedAvg")
     gap = max(
@@ -190,6 +190,11 @@ def differs_from_averaging(make: Make, trainer: dict[str, Any], problem: Problem
         for name, value in personal(plain, user).items()
     )
     return Measured("differs from FedAvg", gap > 1e-3, gap, "> 1e-3")
+
+
+def averaging(problem: Problem) -> FederatedTrainer:
+    """Plain averaging on the problem, which every other algorithm must differ from."""
+    return trained(FedAvg(problem.net(), **problem.local), problem)
 
 
 def personal(trainer: Any, user: int) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """The tiny problem on which algorithms are checked: four clients with ragged batches, in float64."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from fedlit.data.tensor import TensorData
 from fedlit.errors import ConfigError
 from fedlit.models import Softmax
 from fedlit.server.sampling import UniformSampler
+from fedlit.server.server import Server
 from fedlit.trainer.trainer import FederatedTrainer
 
 FEATURES, CLASSES, SIZES, ROUNDS = 5, 3, (9, 14, 19, 26), 4
@@ -114,15 +115,42 @@ def new_trainer(**options: Any) -> FederatedTrainer:
 
 
 def everything(trainer: FederatedTrainer) -> dict[str, Tensor]:
-    """z and all that is kept for clients, by name and client."""
-    states = trainer.loop.states
-    kept = states.state_dict()["rows"]
-    rows = {f"{name} of {client}": states.row(name, client) for name in kept for client in states.touched}
-    return {**{f"z.{name}": value for name, value in trainer.loop.server.model.items()}, **rows}
+    """All that a run came to, by name: every server's model and what it keeps, the measured model, clients' rows."""
+    loop = trainer.loop
+    kept = loop.states.state_dict()["rows"]
+    rows = {f"{name} of {client}": loop.states.row(name, client) for name in kept for client in loop.states.touched}
+    servers = [one for server in loop.federation.servers for one in tensors(held_by(server), f"server {server.id}")]
+    measured = tensors(loop.federation.global_model, "measured")
+    return {**dict(servers), **dict(measured), "time": torch.tensor(loop.federation.time), **rows}
+
+
+def held_by(server: Server) -> dict[str, Any]:
+    """A server's model, its optimiser's state, and what its callbacks keep."""
+    callbacks = {type(callback).__name__: callback.state_dict() for callback in server.callbacks}
+    return {"z": server.model, "optimizer": server.optimizer.state_dict()["state"], "callbacks": callbacks}
+
+
+def tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors and numbers in a state, each with the names that lead to it."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, own in value.items():
+            yield from tensors(own, f"{name}.{key}")
+    elif isinstance(value, list | tuple):
+        yield from tensors(dict(enumerate(value)), name)
+    elif isinstance(value, int | float):
+        yield name, torch.tensor(value)
 
 
 def largest_gap(a: dict[str, Tensor], b: dict[str, Tensor]) -> float:
-    """The largest difference of any number; infinite where one has what the other lacks."""
+    """The largest difference of any number; infinite where one has a number that the other lacks."""
     if a.keys() != b.keys():
         return float("inf")
-    return max(float((a[name].double() - b[name].double()).abs().max()) for name in a)
+    return max((float(gaps(a[name].double(), b[name].double()).max()) for name in a if a[name].numel()), default=0.0)
+
+
+def gaps(a: Tensor, b: Tensor) -> Tensor:
+    """|a - b|: 0 where both are the same, NaN and infinite too; infinite where one of them alone is."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    return (a - b).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).masked_fill(same, 0.0)

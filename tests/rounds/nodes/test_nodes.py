@@ -22,9 +22,9 @@ from fedlit.results.folder import read_metrics
 from fedlit.rounds.nodes.messages import pack, unpack
 from fedlit.rounds.nodes.plan import Plan, divide
 from fedlit.rounds.nodes.supervisor import Supervisor
+from tests.cases import slow_but
 from tests.conftest import Call
 from tests.forked import forked
-from tests.kinds import slow_but
 from tests.sockets import Strangers, listening
 
 EVERYONE = "--servers 3 --clients 6"

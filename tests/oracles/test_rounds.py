@@ -1,10 +1,10 @@
-"""Self-checks of the oracle `rounds`: the gradient, the SGD convention, and the limits of algorithms.md, section 9."""
+"""Self-checks of the oracle `rounds`: the gradient, the SGD convention, and section 9 of algorithms.md by hand."""
 
 import numpy as np
 import pytest
 
 from tests.oracles import rounds
-from tests.oracles.rounds import Local, Problem, Trace
+from tests.oracles.rounds import Local, Problem
 
 CLASSES, FEATURES, SIZES = 3, 4, (5, 9, 7, 12)
 COHORTS = [[0, 2, 3], [3, 1], [2, 0, 1], [1, 3, 0]]
@@ -37,16 +37,6 @@ def epochs(cohorts: list[list[int]], batch: int = 4, count: int = 2) -> list[dic
 
 
 PLAN = epochs(COHORTS)
-
-
-def assert_same_path(a: Trace, b: Trace, tolerance: float = 0.0) -> None:
-    for name in ("weight", "bias", "weights", "losses"):
-        for left, right in zip(getattr(a, name), getattr(b, name), strict=True):
-            np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance)
-    assert a.local.keys() == b.local.keys()
-    for j in a.local:
-        for left, right in zip(a.local[j], b.local[j], strict=True):
-            np.testing.assert_allclose(left, right, rtol=tolerance, atol=tolerance)
 
 
 def flat(model: rounds.Model) -> np.ndarray:
@@ -100,36 +90,6 @@ def test_momentum_is_forgotten_and_the_rate_decays_between_rounds(problem, init)
     np.testing.assert_array_equal(both.bias[2], second.bias[1])
 
 
-def test_one_full_batch_step_of_all_clients_is_one_pooled_gradient_step(problem, init):
-    everyone = [list(range(len(SIZES)))]
-    plan = [{j: [np.arange(n)] for j, n in enumerate(SIZES)}]
-    trace = rounds.fedavg(problem, init, everyone, plan, PLAIN)
-    _, gradient = rounds.loss_and_gradient(init, np.concatenate(problem.x), np.concatenate(problem.y))
-    np.testing.assert_allclose(trace.weight[1], init[0] - PLAIN.lr * gradient[0], rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(trace.bias[1], init[1] - PLAIN.lr * gradient[1], rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("fallback", ["samples", "uniform"])
-def test_fedbc_with_duals_frozen_at_zero_is_fedavg_with_the_fallback_weights(problem, init, fallback):
-    frozen = rounds.fedbc(problem, init, COHORTS, PLAN, ROUGH, dual_lr=0.0, fallback_weights=fallback)
-    assert_same_path(frozen, rounds.fedavg(problem, init, COHORTS, PLAN, ROUGH, weights=fallback))
-
-
-@pytest.mark.parametrize("weights", ["uniform", "dual"])
-def test_fedbc_with_duals_frozen_at_half_mu_is_fedprox_with_uniform_weights(problem, init, weights):
-    mu = 0.6
-    frozen = rounds.fedbc(problem, init, COHORTS, PLAN, ROUGH, dual_lr=0.0, dual_init=mu / 2, weights=weights)
-    assert_same_path(frozen, rounds.fedprox(problem, init, COHORTS, PLAN, ROUGH, mu=mu, weights="uniform"), 1e-12)
-
-
-def test_the_pull_acts(problem, init):
-    plain = rounds.fedavg(problem, init, COHORTS, PLAN, ROUGH)
-    pulled = rounds.fedprox(problem, init, COHORTS, PLAN, ROUGH, mu=1.0)
-    bounded = rounds.fedbc(problem, init, COHORTS, PLAN, ROUGH, dual_lr=0.1, weights="samples")
-    for other in (pulled, bounded):
-        assert np.abs(other.weight[2] - plain.weight[2]).max() > 1e-3
-
-
 @pytest.mark.parametrize("uses", ["old", "new"])
 @pytest.mark.parametrize("tolerance_lr", [None, 0.0, 0.4])
 def test_dual_tolerance_and_weights_of_each_round_follow_section_9(problem, init, uses, tolerance_lr):
@@ -153,34 +113,11 @@ def test_dual_tolerance_and_weights_of_each_round_follow_section_9(problem, init
         np.testing.assert_allclose(flat((trace.weight[t + 1], trace.bias[t + 1])), expected, rtol=1e-12, atol=1e-13)
 
 
-def test_the_first_pull_of_fedbc_is_twice_the_initial_dual(problem, init):
-    bounded = rounds.fedbc(problem, init, [[1]], epochs([[1]]), ROUGH, dual_lr=0.5, dual_init=0.35)
-    pulled = rounds.fedprox(problem, init, [[1]], epochs([[1]]), ROUGH, mu=0.7)
-    assert_same_path(bounded, pulled, 1e-12)
-
-
-def test_clients_outside_the_cohort_keep_dual_tolerance_and_model(problem, init):
-    options = {"dual_lr": 0.2, "dual_init": 0.1}
-    short = rounds.fedbc(problem, init, COHORTS[:1], PLAN[:1], ROUGH, **options)
-    trace = rounds.fedbc(problem, init, COHORTS[:2], PLAN[:2], ROUGH, **options)
-    np.testing.assert_array_equal(trace.duals[1][[0, 2]], trace.duals[0][[0, 2]])
-    np.testing.assert_array_equal(trace.tolerances[1][[0, 2]], trace.tolerances[0][[0, 2]])
-    assert 1 not in short.local
-    for j in (0, 2):
-        np.testing.assert_array_equal(flat(trace.local[j]), flat(short.local[j]))
-
-
 def test_a_non_finite_sum_of_duals_falls_back(problem, init):
     options = {"dual_lr": np.inf, "tolerance_lr": 0.0, "fallback_weights": "uniform"}
     trace = rounds.fedbc(problem, init, COHORTS[:1], PLAN[:1], PLAIN, **options)
     assert np.isinf(trace.duals[0]).any()
     np.testing.assert_allclose(trace.weights[0], 1 / 3)
-
-
-def test_a_fixed_tolerance_of_zero_never_lets_a_dual_fall(problem, init):
-    trace = rounds.fedbc(problem, init, COHORTS, PLAN, ROUGH, dual_lr=0.1, tolerance_lr=0.0)
-    assert (np.diff(np.array(trace.duals), axis=0) >= 0).all()
-    assert (np.array(trace.tolerances) == 0).all()
 
 
 def test_a_tolerance_wider_than_the_move_takes_the_dual_to_its_lower_bound(problem, init):
@@ -198,20 +135,3 @@ def test_starting_from_the_local_model_takes_the_initial_model_at_first_and_the_
     np.testing.assert_array_equal(flat(trace.local[0]), flat(after_one.local[0]))
     np.testing.assert_array_equal(flat(trace.local[2]), flat(init))
     assert np.isnan(trace.losses[1]).all()
-
-
-def test_the_order_of_the_cohort_changes_nothing_but_float_noise(problem, init):
-    turned = [cohort[::-1] for cohort in COHORTS]
-    a = rounds.fedbc(problem, init, COHORTS, PLAN, ROUGH, dual_lr=0.1)
-    b = rounds.fedbc(problem, init, turned, PLAN, ROUGH, dual_lr=0.1)
-    np.testing.assert_allclose(a.weight[-1], b.weight[-1], rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(a.duals[-1], b.duals[-1], rtol=1e-12)
-
-
-def test_the_inputs_are_left_as_they_were(problem, init):
-    before = flat(init).copy(), [x.copy() for x in problem.x]
-    trace = rounds.fedbc(problem, init, COHORTS, PLAN, ROUGH, dual_lr=0.1)
-    np.testing.assert_array_equal(flat(init), before[0])
-    np.testing.assert_array_equal(trace.weight[0], init[0])
-    for x, old in zip(problem.x, before[1], strict=True):
-        np.testing.assert_array_equal(x, old)

@@ -1,6 +1,7 @@
 """Many servers on a clock: against an oracle that was written from the paper alone, and the laws of the protocols."""
 
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedlit import (
     Constant,
     Exponential,
     FedAvg,
+    FedBC,
     FedBCD,
     FedBCDI,
     FederatedTrainer,
@@ -37,13 +39,13 @@ from fedlit.clock import Distribution
 from fedlit.errors import ConfigError, ResumeError
 from fedlit.experiments.conformance.entries import ENTRIES
 from fedlit.experiments.conformance.problem import LOCAL as CONFORMANCE_LOCAL
-from fedlit.experiments.conformance.problem import new_trainer, tiny_data
+from fedlit.experiments.conformance.problem import everything, largest_gap, new_trainer, tiny_data
 from fedlit.experiments.conformance.problem import tiny_net as conformance_net
 from fedlit.keys import Purpose, generator
 from fedlit.server.cloud import Complete, Mixing, check_doubly_stochastic
 from fedlit.server.optimizers import SGD
 from tests.algorithms.test_oracles import BATCH, Problem
-from tests.kinds import KINDS, slow_but
+from tests.cases import KINDS, slow_but
 from tests.oracles import clouds as oracle
 from tests.problems import run, tiny_net
 
@@ -254,11 +256,16 @@ def cloud_run(data: Any, folder: Path | None = None, rounds: int = 6, **options:
     return run(options.pop("client", client_of("fedbcd")), data, rounds=rounds, **(common | options))
 
 
+@cache
+def undisturbed(protocol: Any) -> FederatedTrainer:
+    """Nobody changes it."""
+    return cloud_run(Problem(SIZES).data, cloud=Cloud(servers=SERVERS, first=2, protocol=protocol))
+
+
 @pytest.mark.parametrize("protocol", ["async", "rigorous"])
 @pytest.mark.parametrize("stop", [1, 2, 4])
 def test_a_cloud_is_resumed_to_the_same_bits_with_its_clock(tmp_path: Path, protocol: Any, stop: int) -> None:
-    data, cloud = Problem(SIZES).data, Cloud(servers=SERVERS, first=2, protocol=protocol)
-    whole = cloud_run(data, cloud=cloud)
+    data, cloud, whole = Problem(SIZES).data, Cloud(servers=SERVERS, first=2, protocol=protocol), undisturbed(protocol)
     cloud_run(data, tmp_path, rounds=stop, cloud=cloud)
     resumed = cloud_run(data, tmp_path, cloud=cloud, resume=True)
     a, b = (trainer.loop.federation.state_dict() for trainer in (whole, resumed))
@@ -317,6 +324,40 @@ def test_a_resumed_cloud_has_what_each_servers_callbacks_keep(tmp_path: Path) ->
     resumed = fitted(tmp_path, 4, resume=True)
     for one, other in zip(whole.loop.federation.servers, resumed.loop.federation.servers, strict=True):
         assert all(torch.equal(value, other.model[name]) for name, value in one.model.items())
+
+
+class FailsOnce(ServerCallback):
+    """Reads what clients keep, as an algorithm's callback may; raises when a server has stepped alone."""
+
+    def __init__(self) -> None:
+        self.armed = True
+
+    def on_cohort_start(self, trainer: Any, client: Any, cohort: Any) -> None:
+        assert len(cohort.state["dual"]) == len(cohort.clients)
+
+    def on_round_metrics(self, trainer: Any, client: Any, cohort: Any, metrics: Any) -> None:
+        if self.armed and cohort is not None and len(cohort.clients) == ACTIVE:
+            self.armed = False
+            raise ZeroDivisionError
+
+
+def test_an_event_that_failed_is_played_again_to_the_same_bits() -> None:
+    """Cohorts are gathered again: training, and the dual ascent, have written into the one that failed."""
+    cloud = Cloud(servers=SERVERS, first=2, protocol="rigorous")
+    given: dict[str, Any] = {"clients_per_round": ACTIVE, "engine": "sequential", "clock": CLOCK, "cloud": cloud}
+
+    def client() -> Client:
+        return FedBC(tiny_net(), dual_lr=0.5, start_from="local", lr=0.05, batch_size=4)
+
+    whole = new_trainer(rounds=EVENTS, **given)
+    failing = new_trainer(rounds=EVENTS, callbacks=[FailsOnce()], **given)
+    whole.fit(client(), datamodule=Problem(SIZES).data)
+    with pytest.raises(ZeroDivisionError):
+        failing.fit(client(), datamodule=Problem(SIZES).data)
+    assert failing.loop.rounds_done < EVENTS
+    while failing.loop.rounds_done < EVENTS:
+        failing.loop.round.play()
+    assert largest_gap(everything(whole), everything(failing)) == 0
 
 
 def test_time_and_consensus_are_measured() -> None:

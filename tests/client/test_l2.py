@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedlit import FedAvg, FedBC, FedBCD, Scaffold, ServerCallback
+from fedlit import FedAvg, Scaffold, ServerCallback
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, WeighedCohort
 from fedlit.errors import ConfigError
-from tests.problems import kept_rows, largest_difference, run, tiny_data, tiny_net, weights_of
+from tests.problems import largest_difference, run, tiny_data, tiny_net, weights_of
 
 LOCAL: dict[str, Any] = {"lr": 0.05, "batch_size": 4, "local_epochs": 2}
 L2 = 0.3
@@ -55,14 +55,6 @@ def test_with_clipping_it_is_not_weight_decay() -> None:
         run(FedAvg(tiny_net(), clip=0.1, **LOCAL, **how)) for how in ({"l2": 2.0}, {"weight_decay": 2.0})
     )
     assert largest_difference(weights_of(inside), weights_of(outside)) > 1e-3
-
-
-@pytest.mark.parametrize("algorithm", [FedAvg, FedBC, FedBCD])
-def test_engines_agree_on_it(algorithm: type[Client]) -> None:
-    slow = run(algorithm(tiny_net(), l2=L2, **LOCAL))
-    fast = run(algorithm(tiny_net(), l2=L2, **LOCAL), engine="vectorized", compiled=False, lanes=2)
-    assert largest_difference(weights_of(slow), weights_of(fast)) <= 1e-10
-    assert largest_difference(kept_rows(slow), kept_rows(fast)) <= 1e-10
 
 
 def test_risks_and_gradients_of_a_round_are_those_of_the_regularised_loss() -> None:

@@ -63,19 +63,6 @@ def make_draws(
     return [[one(clients, value) for value in own] for clients, own in zip(servers, given, strict=True)]
 
 
-def doubly_stochastic(rng: np.random.Generator, servers: int, members: tuple[int, ...]) -> np.ndarray:
-    """A mean of permutations of the members."""
-    a = np.zeros((servers, servers))
-    for share in rng.dirichlet(np.ones(4)):
-        order = np.arange(servers)
-        order[list(members)] = rng.permutation(members)
-        a += share * np.eye(servers)[order]
-    a[[n for n in range(servers) if n not in members]] = np.eye(servers)[
-        [n for n in range(servers) if n not in members]
-    ]
-    return a
-
-
 def same(a: list[clouds.Event], b: list[clouds.Event], tolerance: float = 0.0) -> None:
     assert len(a) == len(b)
     for left, right in zip(a, b, strict=True):
@@ -206,29 +193,6 @@ def test_nothing_changes_at_a_server_that_is_not_a_member(rule):
 # Mixing
 
 
-@pytest.mark.parametrize("general", [False, True])
-@pytest.mark.parametrize("protocol", ["plain", "rigorous"])
-def test_mixing_keeps_the_mean_of_the_servers(protocol, general):
-    problem, rng = make_problem(), np.random.default_rng(5)
-    draws = make_draws(problem, count=8)
-    z0 = [make_model(seed) for seed in (10, 11, 12)]
-    rule = Rule("fedbcd", eta_x=0.2, eta_z=0.0, k_z=2)
-    tau = clouds.durations(draws)
-    if protocol == "plain":
-        members = [step.members for step in clouds.async_schedule(tau, 2, 8)]
-        run = clouds.async_cloud
-    else:
-        members = [step.members for step in clouds.rigorous_schedule(tau, 2, 8) if len(step.members) == 2]
-        run = clouds.rigorous_cloud
-    mixing = [doubly_stochastic(rng, 3, some) for some in members] if general else None
-    events = run(problem, SERVERS, z0, draws, rule, 2, 8, mixing=mixing)
-    mean = np.mean([joined(model) for model in z0], axis=0)
-    for event in events:
-        np.testing.assert_allclose(event.z.mean(axis=0), mean, rtol=0, atol=1e-14)
-    spread = [np.ptp(event.z, axis=0).max() for event in events]
-    assert spread[-1] < 0.5 * np.ptp([joined(model) for model in z0], axis=0).max()
-
-
 def test_the_given_matrix_of_the_members_mean_changes_nothing():
     problem = make_problem()
     draws = make_draws(problem)
@@ -330,19 +294,6 @@ def test_sync_cloud_is_the_flat_algorithm_on_all_clients(rule):
     for t, event in enumerate(clouds.sync_cloud(problem, SERVERS, make_model(), draws, rule, 6)):
         z = joined((expected.weight[t + 1], expected.bias[t + 1]))
         np.testing.assert_allclose(event.z, np.stack([z] * 3), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_all_servers_from_equal_models_move_the_mean_as_one_server_does_at_first(rule):
-    problem = make_problem()
-    draws = make_draws(problem)
-    sync, plain, rigorous = run_all(problem, SERVERS, draws, rule, 2)
-    for events in (plain, rigorous):
-        np.testing.assert_allclose(events[0].z.mean(axis=0), sync[0].z[0], rtol=0, atol=1e-14)
-        np.testing.assert_array_equal(events[0].x, sync[0].x)
-        assert np.ptp(events[0].z, axis=0).max() > 1e-3
-        assert events[0].time == sync[0].time
-    same(plain, rigorous)
 
 
 def test_in_sum_form_the_mean_moves_as_one_server_at_a_rate_divided_by_the_servers():
