@@ -594,7 +594,7 @@ ROUNDS = (
     Mutant(
         "training-by-rates",
         "rounds/local_training.py",
-        "[trained[place] for place in range(len(cohorts))]",
+        "[trained[index] for index in range(len(cohorts))]",
         "[*trained.values()]",
         "each server gets its own clients back, whatever their rates are",
         ("rounds/test_local_training.py",),
@@ -690,8 +690,8 @@ ROUNDS = (
     Mutant(
         "buffered-resumed-draws",
         "rounds/buffered.py",
-        'draw_rounds=[given["round"]]',
-        'draw_rounds=[given["number"]]',
+        'draw_rounds=[entry["round"]]',
+        'draw_rounds=[entry["number"]]',
         "a client in flight draws after a resume as it would have drawn",
         ("rounds/test_buffered.py::test_a_run_is_resumed_at_every_round_to_the_same_bits",),
     ),

@@ -36,9 +36,9 @@ def draw_parallel(sweep: Sweep) -> list[Path]:
         return []
     figure = picture(sweep, trials)
     png, pdf = sweep.folder / "parallel.png", sweep.folder / "parallel.pdf"
-    for path, options in ((png, {"dpi": 150}), (pdf, {})):
+    for path in (png, pdf):
         with writing(path) as draft:
-            figure.savefig(draft, format=path.suffix[1:], **options)
+            figure.savefig(draft, format=path.suffix[1:], dpi=150)
     return [png, pdf]
 
 
