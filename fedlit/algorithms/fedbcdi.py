@@ -70,9 +70,7 @@ class FedBCDI(FedBCD):
             "plain ones.",
         )
         for name, value in self.penalties.items():
-            require(
-                0 < value <= 1, f"{name} is {value}; a pull moves x by a share of the way to z, above 0 and at most 1."
-            )
+            require(0 < value <= 1, f"{name} is {value}; a pull moves x to z by a share above 0 and at most 1.")
         require(offline_clients >= 1, f"model.offline_clients is {offline_clients}; give 1 or more.")
         require(offline_rounds >= 1, f"model.offline_rounds is {offline_rounds}; give 1 or more.")
         self.offline_clients = offline_clients

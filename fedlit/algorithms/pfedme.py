@@ -105,9 +105,7 @@ class PFedMe(Client):
             slope, task = self.task_grad_and_loss(point, batch)
             slope = {name: slope[name] + self.prox * (point[name] - w[name]) for name in point}
             moved = {name: value - self.personal_lr * slope[name] for name, value in point.items()}
-            if (
-                nu := self.inner_nu
-            ) is not None:  # once the slope is small, the point and so the slope stay as they are
+            if (nu := self.inner_nu) is not None:  # once the slope is small, the point and the slope stay as they are
                 moved, theta = unless_small(slope, nu, moved, theta), unless_small(slope, nu, theta, previous)
             previous, theta = theta, moved
         return {name: value.detach() for name, value in theta.items()}, task
