@@ -47,9 +47,6 @@ class Distribution(ABC):
         """(clients, 4): independent numbers, those from 4 · block on; `draw` gives the very first."""
         return self.quantile(uniforms(seed, purpose, clients, round=round, block=block))
 
-    def check(self, rounds: int, clients_per_round: int) -> None:  # noqa: B027  # nothing to check: only records end
-        """Raise ConfigError if so many numbers cannot be had."""
-
 
 @dataclass(frozen=True)
 class Exponential(Distribution):
