@@ -47,9 +47,6 @@ class Distribution(ABC):
         """(clients, 4): independent numbers 4 · block to 4 · block + 3; `draw` gives number 0."""
         return self.quantile(uniforms(seed, purpose, clients, round=round, block=block))
 
-    def check(self, rounds: int, clients_per_round: int) -> None:  # noqa: B027  # nothing to check: only records end
-        """Raise ConfigError if there are not enough numbers."""
-
 
 @dataclass(frozen=True)
 class Exponential(Distribution):

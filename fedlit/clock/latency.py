@@ -111,15 +111,6 @@ class Latency:
         free = isinstance(self.compute, Constant) and (self.per == "round" or self.compute.value == 0)
         return same and free and (self.speed is None or isinstance(self.speed, Constant))
 
-    def check(self, seed: int, rounds: int, population: int, clients_per_round: int) -> None:
-        """Raise ConfigError before any training if a trace is too short or a client's speed is 0.
-
-        `clients_per_round` is how many clients need numbers in a round: all of them if the earliest are taken.
-        """
-        for distribution in (self.arrival, self.compute, self.network):
-            distribution.check(rounds, clients_per_round)
-        self.speeds(seed, np.arange(population))
-
     def _product(self, seed: int, round: Rounds, clients: NDArray[np.int64], work: NDArray[np.float64]) -> Seconds:
         return work * self._drawn("compute", seed, Purpose.COMPUTE, round, clients)
 

@@ -96,17 +96,6 @@ class Trace(Distribution, ReadFromFile):
             )
         return table.seconds[positions]
 
-    def check(self, rounds: int, clients_per_round: int) -> None:
-        """Raise ConfigError unless every round up to `rounds` has numbers for so many clients."""
-        rows = np.diff(np.searchsorted(self.table.keys, np.arange(1, rounds + 2) * _WORD))  # of each round
-        short = np.flatnonzero(rows < clients_per_round)
-        if len(short):
-            raise ConfigError(
-                f"The trace {self.file} is too short: {rounds} rounds of {clients_per_round} clients need "
-                f"{rounds * clients_per_round} numbers, and round {short[0] + 1} has {rows[short[0]]}. Record more, "
-                "run fewer rounds, or use a distribution."
-            )
-
 
 def content_of(path: Path) -> bytes:
     """The bytes of the file."""

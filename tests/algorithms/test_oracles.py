@@ -66,6 +66,7 @@ UNIFORM = {"weights": "uniform"}
 BIG_DUAL = {"dual_lr": 2.0, "tolerance_lr": 0.5}
 """Rates so large that a wrong order of updates shows in the first digits."""
 ADAPTIVE = {"lr": 0.1, "beta1": 0.8, "beta2": 0.7, "tau": 0.01}
+DITTO = {"prox": 1.5, "personal_lr": 0.07}
 PFEDME = {"prox": 4.0, "personal_lr": 0.1, "inner_steps": 3, "beta": 1.7}
 CASES = {
     "fedavg": Case(FedAvg, oracle.fedavg, **LOCALS),
@@ -108,9 +109,13 @@ CASES = {
         Scaffold, variates.scaffold, {"allow_momentum": True}, local=RICH, state="control", compared="control"
     ),
     "feddyn": Case(FedDyn, variates.feddyn, {"alpha": 0.7}, state="gradient", compared="control"),
+    "feddyn_scaled": Case(
+        FedDyn, variates.feddyn, {"alpha": 0.7, "scale_alpha": True}, state="gradient", compared="control"
+    ),
     "fedfor": Case(FedFor, variates.fedfor, {"strength": 0.6}),
     "fedfor_hinge": Case(FedFor, variates.fedfor, {"strength": 0.6, "form": "hinge"}, local=PLAIN),
-    "ditto": Case(Ditto, personal.ditto, {"prox": 1.5, "personal_lr": 0.07}, state="personal"),
+    "ditto": Case(Ditto, personal.ditto, DITTO, state="personal"),
+    "ditto_five_steps": Case(Ditto, personal.ditto, DITTO | {"personal_steps": 5}, asked=DITTO, state="personal"),
     "per_fedavg": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3}, per_step=3),
     "per_fedavg_l2": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3, "l2": 0.4}, per_step=3),
     "per_fedavg_hf_l2": Case(PerFedAvg, personal.per_fedavg, {"adapt_lr": 0.3, "form": "hf", "l2": 0.4}, per_step=3),
@@ -215,7 +220,11 @@ def trace_of(case: Case, problem: Problem, cohorts: list[list[int]]) -> Any:
     ]
     if case.algorithm is Ditto:
         asked["personal_plan"] = [
-            {k: problem.batches(k, t, steps=count, stream=1) for k, count in own.items()} for t, own in enumerate(steps)
+            {
+                k: problem.batches(k, t, steps=case.options.get("personal_steps", count), stream=1)
+                for k, count in own.items()
+            }
+            for t, own in enumerate(steps)
         ]
     if case.options.get("train_all"):
         asked["trained"] = trained

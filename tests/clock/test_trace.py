@@ -62,15 +62,6 @@ def test_client_that_is_not_recorded_is_named_with_the_file_and_the_numbers_need
         write(tmp_path, ROWS).lookup(2, [0])
 
 
-def test_short_trace_is_found_before_any_training(tmp_path: Path) -> None:
-    latency = Latency(arrival=write(tmp_path, ROWS))
-    latency.check(seed=0, rounds=2, population=9, clients_per_round=2)
-    with pytest.raises(ConfigError, match=r"trace.csv is too short: 3 rounds of 2 clients need 6 .* round 3 has 0"):
-        latency.check(seed=0, rounds=3, population=9, clients_per_round=2)
-    with pytest.raises(ConfigError, match=r"2 rounds of 3 clients need 6 numbers, and round 1 has 2"):
-        latency.check(seed=0, rounds=2, population=9, clients_per_round=3)
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
@@ -115,4 +106,4 @@ def test_trace_of_speeds_needs_its_first_round_only(tmp_path: Path) -> None:
     latency = Latency(Constant(0.0), Constant(6.0), speed=write(tmp_path, ["1,0,2", "1,1,3", "1,2,0"]))
     assert latency.durations(0, 40, [1, 0], 1).tolist() == [2.0, 3.0]
     with pytest.raises(ConfigError, match=r"Latency.speed gives client 2 the speed 0"):
-        latency.check(seed=0, rounds=100, population=3, clients_per_round=3)
+        latency.durations(0, 40, [1, 0, 2], 1)

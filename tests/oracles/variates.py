@@ -170,27 +170,39 @@ def scaffold(
     return trace
 
 
-def feddyn(problem: Problem, init: Model, cohorts: Cohorts, plan: Plan, local: Local, *, alpha: float) -> StateTrace:
-    """Section 5. From theta = z, local steps with the gradient g_i(theta) - d_i + alpha (theta - z). Then
+def feddyn(
+    problem: Problem,
+    init: Model,
+    cohorts: Cohorts,
+    plan: Plan,
+    local: Local,
+    *,
+    alpha: float,
+    scale_alpha: bool = False,
+) -> StateTrace:
+    """Section 5. From theta = z, local steps with the gradient g_i(theta) - d_i + alpha_i (theta - z). Then
 
-    - d_i <- d_i - alpha (theta_i - z);
+    - d_i <- d_i - alpha_i (theta_i - z);
     - h <- h - (alpha/N) sum_j (theta_j - z), z <- (1/S) sum_j theta_j - h / alpha with the new h; d_i = h = 0 at first.
 
+    alpha_i is alpha; with `scale_alpha` it is alpha n / (N n_i), as in the official code, which leaves h's alpha alone.
     `control` is d_i of all clients, `server["h"]` is h.
     """
+    held = np.array([len(x) for x in problem.x])
+    strength = alpha * (held.sum() / (len(held) * held) if scale_alpha else np.ones(len(held)))
     z, trace = begin(init)
     h, own, kept = np.zeros_like(z), [np.zeros_like(z) for _ in problem.x], dict[int, Array]()
 
-    def penalty(d: Array, anchor: Array) -> Callable[[Array], Array]:
-        return lambda theta: alpha * (theta - anchor) - d
+    def penalty(j: int, d: Array, anchor: Array) -> Callable[[Array], Array]:
+        return lambda theta: strength[j] * (theta - anchor) - d
 
     for t, cohort in enumerate(cohorts):
         check(cohort)
         losses = []
         for j in cohort:
-            gradient = shifted(problem.x[j], problem.y[j], penalty(own[j], z))
+            gradient = shifted(problem.x[j], problem.y[j], penalty(j, own[j], z))
             kept[j], loss = descend(z, plan[t][j], gradient, local, rate(local, t))
-            own[j] = own[j] - alpha * (kept[j] - z)
+            own[j] = own[j] - strength[j] * (kept[j] - z)
             losses.append(loss)
         models, p = [kept[j] for j in cohort], _shares("uniform", _sizes(problem, cohort))
         h = h - alpha / len(problem.x) * np.sum([theta - z for theta in models], axis=0)

@@ -167,6 +167,11 @@ def test_model_checkpoint_can_keep_every_evaluated_round(tmp_path: Path, eval_ev
     assert sorted(rounds) == kept
 
 
+def test_callbacks_without_a_folder_of_their_own_write_below_the_default_one(tmp_path: Path) -> None:
+    fit(callbacks=ModelCheckpoint(), default_root_dir=tmp_path / "mine", logger=False)
+    assert [path.parent for path in tmp_path.rglob("*.ckpt")] == [tmp_path / "mine" / "checkpoints"]
+
+
 @pytest.mark.parametrize(
     "hook",
     [
