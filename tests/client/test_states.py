@@ -90,6 +90,20 @@ def test_clients_met_one_by_one_are_all_kept() -> None:
     assert duals(states_after(cohorts), list(range(40))) == expected_duals(cohorts, list(range(40)))
 
 
+@PATIENT
+@given(COHORTS, st.lists(st.integers(0, 30), unique=True, max_size=6))
+def test_an_update_that_is_taken_back_leaves_no_trace(cohorts: list[list[int]], last: list[int]) -> None:
+    """Neither of those whose first it was, nor of rows that nobody had before."""
+    states, undisturbed = states_after(cohorts), states_after(cohorts).state_dict()
+    states.commit()
+    states.update(last, rows_of(last, 9000.0) | {"new": torch.ones(len(last))})
+    states.discard()
+    found = states.state_dict()
+    assert found["clients"] == undisturbed["clients"]
+    assert found["rows"].keys() == undisturbed["rows"].keys()
+    assert all(torch.equal(value, undisturbed["rows"][name]) for name, value in found["rows"].items())
+
+
 def test_changing_the_rows_that_were_read_changes_nothing_that_is_kept() -> None:
     states = states_after([[1, 2]])
     rows_in(states, [1, 2])["dual"].zero_()

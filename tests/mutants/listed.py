@@ -653,7 +653,7 @@ ROUNDS = (
         "self._slots = dict(list(self._slots.items())[: before.clients])",
         "pass",
         "who was drawn for the first time in a round that failed was never drawn",
-        ("rounds/test_transaction.py::test_whatever_raises_the_last_finished_round_stands[append_metrics]",),
+        ("client/test_states.py::test_an_update_that_is_taken_back_leaves_no_trace",),
     ),
     Mutant(
         "flat-received-is-z",
