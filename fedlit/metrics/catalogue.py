@@ -132,14 +132,26 @@ METRICS: dict[str, Metric] = {
 SUMMARY_METRICS: dict[str, Metric] = {
     "rounds_to/0.40": Metric("rounds to 40 %", "first evaluated round with this validation accuracy", "", "min"),
     "halftime/acc": Metric("accuracy at half time", "validation accuracy at half of the rounds", "share", "max"),
-    "best/round": Metric("best round by validation", "the evaluated round that is best on pooled validation"),
-    "best/val_acc": Metric("validation accuracy, best round", "z of best/round on pooled validation", "share", "max"),
-    "best/global_acc": Metric("global accuracy, best round", "z of best/round on pooled test", "share", "max"),
-    "last10/rounds": Metric("evaluated rounds averaged", "the last ten, or all where there are fewer"),
-    "last10/min_user_acc": Metric("min-user accuracy, last 10", "mean over these rounds", "share", "max"),
-    "last10/max_user_acc": Metric("max-user accuracy, last 10", "mean over these rounds", "share", "max"),
+    "best/round": Metric("best round by validation", "the evaluated round whose z is best on pooled validation"),
+    "best/val_acc": Metric("validation accuracy, best round", "z of that round on pooled validation", "share", "max"),
+    "best/global_acc": Metric("global accuracy, best round", "z of that round on pooled test", "share", "max"),
+    "last10/rounds": Metric(
+        "evaluated rounds averaged", "how many last10/* are about: ten, or all where there are fewer"
+    ),
+    "last10/min_user_acc": Metric(
+        "min-user accuracy, last 10",
+        "z, cohort's smallest client, mean over the last ten evaluated rounds",
+        "share",
+        "max",
+    ),
+    "last10/max_user_acc": Metric(
+        "max-user accuracy, last 10",
+        "z, cohort's largest client, mean over the last ten evaluated rounds",
+        "share",
+        "max",
+    ),
     "last10/within10": Metric(
-        "min and max user within 10 points", "share of these rounds with |min_user - max_user| ≤ 0.10", "share", "max"
+        "min and max user within 10 points", "share of the last ten evaluated rounds in which they were", "share", "max"
     ),
 }
 """In summary.json only; `trainer.rounds_to` chooses the thresholds."""
