@@ -87,8 +87,8 @@ def check_measured(name: str, commands: Sequence[Sequence[str]], config: Any) ->
     if name in EXTRA_METRICS:
         remedy = f"Give --trainer.extra_metrics '[{name}]'. "
     raise ConfigError(
-        f"metric.name is '{name}', which these runs do not measure. {remedy or nearest(name, known)}docs/metrics.md says "
-        "who measures what."
+        f"metric.name is '{name}', which these runs do not measure. {remedy or nearest(name, known)}"
+        "docs/metrics.md says who measures what."
     )
 
 
