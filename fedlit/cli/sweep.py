@@ -88,8 +88,9 @@ def conclude(sweep: Sweep, console: Console) -> None:
         console.print(f"… and {len(ranked) - _SHOWN} more in {sweep.trial_log.path}", soft_wrap=True)
     for trial in sweep.trial_log.with_status("failed"):
         console.print(f"failed: {trial.name} ({sweep.described(trial.parameters)}): {trial.reason}", soft_wrap=True)
-    for png, pdf in (draw_search(sweep), draw_parallel(sweep)) if ranked and sweep.labels else ():
-        console.print(f"picture: {png} and {pdf}", soft_wrap=True)
+    for pictures in (draw_search(sweep), draw_parallel(sweep)):
+        if pictures:
+            console.print(f"picture: {' and '.join(map(str, pictures))}", soft_wrap=True)
     if ranked:
         tied = sweep.ranks().count(1) - 1
         if tied:

@@ -171,13 +171,23 @@ def test_draws_from_two_ranges_are_points() -> None:
     assert texts_in(heat_map(search)) == []
 
 
-@pytest.mark.parametrize("goal", ["maximize", "minimize"])
-def test_dark_is_good(goal: str) -> None:
-    search = search_over([{"a": a, "b": b} for a in (1, 2) for b in (1, 2)], [0.1, 0.2, 0.3, 0.4], goal)
+def shade(search: Search, score: float) -> float:
+    """How light the cell of a score is, from 0 to 3."""
     (cells,) = heat_map(search).axes[0].images
-    shades = {score: sum(cells.cmap(cells.norm(score))[:3]) for score in (0.1, 0.4)}
-    good, bad = (0.4, 0.1) if goal == "maximize" else (0.1, 0.4)
-    assert shades[good] < shades[bad]
+    return float(sum(cells.cmap(cells.norm(score))[:3]))
+
+
+@pytest.mark.parametrize(("goal", "good", "bad"), [("maximize", 0.4, 0.1), ("minimize", 0.1, 0.4)])
+@pytest.mark.parametrize("between", [(0.2, 0.3), (0.4, 0.4), (0.1, 0.1)], ids=["apart", "tied high", "tied low"])
+def test_dark_is_good(goal: str, good: float, bad: float, between: tuple[float, float]) -> None:
+    search = search_over([{"a": a, "b": b} for a in (1, 2) for b in (1, 2)], [0.1, *between, 0.4], goal)
+    assert shade(search, good) < shade(search, bad)
+
+
+@pytest.mark.parametrize("goal", ["maximize", "minimize"])
+def test_where_all_are_tied_all_are_good(goal: str) -> None:
+    search = search_over([{"a": a, "b": b} for a in (1, 2) for b in (1, 2)], [0.5] * 4, goal)
+    assert shade(search, 0.5) < 1
 
 
 def test_slices_begin_with_the_importances_and_have_a_panel_for_each_option() -> None:

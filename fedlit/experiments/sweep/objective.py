@@ -10,7 +10,7 @@ from typing import Any, Literal
 from fedlit.client.base import Client
 from fedlit.errors import ConfigError, nearest
 from fedlit.evaluation.history import EXTRA_METRICS, MetricGroups, round_columns
-from fedlit.experiments.fit_arguments import made_parts
+from fedlit.experiments.fit_arguments import made_model
 from fedlit.metrics.catalogue import (
     BEST_ROUND,
     CLOCK,
@@ -78,8 +78,8 @@ def check_measured(name: str, commands: Sequence[Sequence[str]], config: Any) ->
     known: list[str] = []
     for arguments in commands:
         try:
-            known = names_of_a_run(made_parts(arguments).model, config)
-        except ConfigError:  # the trial will say so itself, and count as failed
+            known = names_of_a_run(made_model(arguments), config)
+        except Exception:  # whatever a user's class raises: the trial will say so itself, and count as failed
             return
         if name in known:
             return

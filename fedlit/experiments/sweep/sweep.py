@@ -18,6 +18,7 @@ from fedlit.report.figures.searches import short_names
 from fedlit.results.runs import read_run
 
 _RATE = (".lr", "_lr")
+"""How the name of a rate ends."""
 
 
 class Sweep(Experiment):

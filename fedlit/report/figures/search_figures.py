@@ -137,12 +137,14 @@ def draw_points(axes: "Axes", search: Search, across: str, up: str) -> "ScalarMa
 
 
 def norm_of(search: Search) -> "Normalize":
-    """From the first quartile to the best."""
+    """From the first quartile to the best; from the worst where so many are tied that these are the same."""
     from matplotlib.colors import Normalize
 
-    low, high = min(search.scores), max(search.scores)
-    bound = float(np.quantile(search.scores, _PALEST if search.goal == "maximize" else 1 - _PALEST))
-    return Normalize(*((bound, high) if search.goal == "maximize" else (low, bound)))
+    is_max = search.goal == "maximize"
+    worst, best = sorted((min(search.scores), max(search.scores)), reverse=not is_max)
+    bound = float(np.quantile(search.scores, _PALEST if is_max else 1 - _PALEST))
+    palest = bound if bound != best else worst if worst != best else best - 1 if is_max else best + 1
+    return Normalize(min(palest, best), max(palest, best))
 
 
 def beyond(search: Search) -> str:

@@ -47,7 +47,9 @@ class SweepServer:
             case "CreateAgent":
                 return {"createAgent": {"agent": {"id": "agent"}}}
             case "Heartbeat":
-                return {"agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(self.next_commands(variables))}}
+                return {
+                    "agentHeartbeat": {"agent": {"id": "agent"}, "commands": json.dumps(self.next_commands(variables))}
+                }
             case _:
                 return {"viewer": {"id": "viewer", "entity": "tests", "username": "tests", "flags": "{}"}}
 

@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 from tests.experiments.sweep.agent_server import SWEEP, SweepServer, serving
 from tests.experiments.sweep.sweeps import COMMAND, TINY, write_sweep
