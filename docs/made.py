@@ -61,6 +61,7 @@ def help_of(command: str) -> str:
 ROUNDS = 6
 LOCAL: dict[str, Any] = {"lr": 0.05, "local_epochs": 1}
 SWEPT = ("against_first_state", "swept_at_the_end", "swept_by_round")
+SEARCHED = ("searched",)
 
 
 def compared(folder: Path) -> None:
@@ -86,6 +87,14 @@ def rates(folder: Path) -> None:
     """FedAvg with two learning rates."""
     for rate in (0.02, 0.1):
         trained(FedAvg(Softmax(60, 10), **(LOCAL | {"lr": rate})), folder / f"rate-{rate}")
+
+
+def searched(folder: Path) -> None:
+    """FedBC with every pair of a few rates."""
+    for alpha in (1e-3, 1e-2, 1e-1):
+        for rate in (0.02, 0.1):
+            client = FedBC(Softmax(60, 10), **(LOCAL | {"lr": rate, "dual_lr": alpha}))
+            trained(client, folder / f"alpha-{alpha}-rate-{rate}")
 
 
 def populations(folder: Path) -> None:
@@ -122,7 +131,7 @@ STUDIES = [
         "Algorithms compared",
         "fedlit compare --configs synthetic_fedavg,synthetic_fedprox,synthetic_fedbc --seeds 3",
         compared,
-        tuple(name for name in PLANS if name not in SWEPT),
+        tuple(name for name in PLANS if name not in (*SWEPT, *SEARCHED)),
     ),
     Study(
         "FedBC's tolerance swept",
@@ -132,6 +141,12 @@ STUDIES = [
     ),
     Study(
         "Another option swept", "fedlit sweep synthetic_fedavg --out runs/rates\nfedlit report runs/rates", rates, SWEPT
+    ),
+    Study(
+        "Two rates searched",
+        "fedlit sweep synthetic_fedbc --out runs/search\nfedlit report runs/search",
+        searched,
+        SEARCHED,
     ),
     Study(
         "The number of clients",

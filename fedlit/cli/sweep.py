@@ -12,9 +12,11 @@ from fedlit.experiments.sweep.file import SweepFile, find_sweep, read_sweep
 from fedlit.experiments.sweep.objective import remarks
 from fedlit.experiments.sweep.parallel_plot import draw_parallel
 from fedlit.experiments.sweep.search import make_search
+from fedlit.experiments.sweep.search_plot import draw_search
 from fedlit.experiments.sweep.sweep import Sweep, check_sweep, definition, readable
 from fedlit.experiments.trials import TrialLog
 from fedlit.metrics.catalogue import format_value
+from fedlit.metrics.formatting import counted
 from fedlit.results.folder import chosen_by, fingerprint
 
 _SHOWN = 10
@@ -78,7 +80,7 @@ def ignored(file: SweepFile) -> list[str]:
 
 
 def conclude(sweep: Sweep, console: Console) -> None:
-    """The ranking, the failures, the picture and the best command."""
+    """The ranking, the failures, the pictures and the best command."""
     ranked = sweep.ranked()
     if ranked:
         console.print(ranking(sweep))
@@ -86,21 +88,30 @@ def conclude(sweep: Sweep, console: Console) -> None:
         console.print(f"… and {len(ranked) - _SHOWN} more in {sweep.trial_log.path}", soft_wrap=True)
     for trial in sweep.trial_log.with_status("failed"):
         console.print(f"failed: {trial.name} ({sweep.described(trial.parameters)}): {trial.reason}", soft_wrap=True)
-    pictures = draw_parallel(sweep)
-    if pictures:
-        console.print(f"picture: {' and '.join(str(path) for path in pictures)}", soft_wrap=True)
+    for pictures in (draw_search(sweep), draw_parallel(sweep)):
+        if pictures:
+            console.print(f"picture: {' and '.join(map(str, pictures))}", soft_wrap=True)
     if ranked:
+        tied = sweep.ranks().count(1) - 1
+        if tied:
+            console.print(
+                f"{counted(tied, 'more trial')} reached the same value as {ranked[0].name}, the first of them."
+            )
         best = sweep.job(ranked[0].name, ranked[0].parameters)
         console.print(f"best: {best.command}", soft_wrap=True)
 
 
 def ranking(sweep: Sweep) -> Table:
-    """The best trials with their values."""
+    """The best trials with their values, and on test data where validation chose; those of one value share a rank."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("rank", "trial", *sweep.labels.values(), sweep.file.metric):
+    shown = sweep.ranked()[:_SHOWN]
+    tested = {trial.name: sweep.tested(trial) for trial in shown} if sweep.test_metric else {}
+    tests = [sweep.test_metric] if any(tested.values()) else []
+    for heading in ("rank", "trial", *sweep.labels.values(), sweep.file.metric, *tests):
         table.add_column(heading, justify="left" if heading == "trial" else "right", no_wrap=heading != "trial")
-    for rank, trial in enumerate(sweep.ranked()[:_SHOWN], start=1):
+    for rank, trial in zip(sweep.ranks(), shown, strict=False):
         assert trial.value is not None, "a finished trial is rated"
         values = [readable(trial.parameters[name]) for name in sweep.labels]
-        table.add_row(str(rank), trial.name, *values, format_value(sweep.file.metric, trial.value))
+        scores = [format_value(sweep.file.metric, trial.value), *(tested[trial.name] for _ in tests)]
+        table.add_row(str(rank), trial.name, *values, *scores)
     return table

@@ -44,6 +44,12 @@ def made_parts(arguments: Sequence[str]) -> Any:
         return _made(_parsed(arguments), ("trainer", "model"))
 
 
+def made_model(arguments: Sequence[str]) -> Any:
+    """The algorithm of a command line alone."""
+    with plain_refusals():
+        return _made(_parsed(arguments), ("model",)).model
+
+
 def _made(cli: ParsedFit, names: Sequence[str]) -> Any:
     trainer = cli.config.trainer.clone()
     trainer.logger, trainer.callbacks, trainer.run = False, None, None  # they may write when they are made

@@ -132,8 +132,31 @@ METRICS: dict[str, Metric] = {
 SUMMARY_METRICS: dict[str, Metric] = {
     "rounds_to/0.40": Metric("rounds to 40 %", "first evaluated round with this validation accuracy", "", "min"),
     "halftime/acc": Metric("accuracy at half time", "validation accuracy at half of the rounds", "share", "max"),
+    "best/round": Metric("best round by validation", "the evaluated round whose z is best on pooled validation"),
+    "best/val_acc": Metric("validation accuracy, best round", "z of that round on pooled validation", "share", "max"),
+    "best/global_acc": Metric("global accuracy, best round", "z of that round on pooled test", "share", "max"),
+    "last10/rounds": Metric(
+        "evaluated rounds averaged", "how many last10/* are about: ten, or all where there are fewer"
+    ),
+    "last10/min_user_acc": Metric(
+        "min-user accuracy, last 10",
+        "z, cohort's smallest client, mean over the last ten evaluated rounds",
+        "share",
+        "max",
+    ),
+    "last10/max_user_acc": Metric(
+        "max-user accuracy, last 10",
+        "z, cohort's largest client, mean over the last ten evaluated rounds",
+        "share",
+        "max",
+    ),
+    "last10/within10": Metric(
+        "min and max user within 10 points", "share of the last ten evaluated rounds in which they were", "share", "max"
+    ),
 }
 """In summary.json only; `trainer.rounds_to` chooses the thresholds."""
+BEST_ROUND, LAST_ROUNDS = "best/", "last10/"
+"""Before what is told of the best round by validation, and of the last ten evaluated rounds together."""
 CLOCK = "time/sim_s"
 """Only runs with a virtual clock have this metric. Curves can be drawn against it."""
 ROUNDS_TO, TIME_TO = "rounds_to/", "time_to/"
@@ -149,8 +172,8 @@ SHIPPED_MEASURES = (ACCURACY, PERPLEXITY, MSE, MAE, R2)
 MEASURES: dict[str, Measure] = {measure.name: measure for measure in SHIPPED_MEASURES}
 """Measures by name: fedlit's, and those of users' tasks once their class is defined or a run of theirs is read."""
 _OF_A_MEASURE = re.compile(
-    r"(val|global|local|personal|finetuned|users|min_user|max_user|halftime)/(user_|pooled_)?(\w+?)"
-    r"(_min|_max|_mean|_var|_p10|_p90|_worst10)?"
+    r"(val|global|local|personal|finetuned|users|min_user|max_user|halftime|best|last10)/"
+    r"(user_|pooled_|val_|global_|min_user_|max_user_)?(\w+?)(_min|_max|_mean|_var|_p10|_p90|_worst10)?"
 )
 _WHERE_LESS_IS_BETTER = {
     "_min": ("worst", "best"),
@@ -282,5 +305,7 @@ def format_value(name: str, value: float) -> str:
     known = metric(name)
     if known.unit == "share":
         return f"{100 * value:.2f} %"
+    if isinstance(value, int):
+        return f"{value:,}"  # a count
     number = f"{value:.4g}" if known.unit != "share²" else f"{value:.4f}"
     return f"{number} {known.unit}" if known.unit in ("MB", "s") else number

@@ -117,9 +117,19 @@ def test_the_ranking_the_picture_and_the_best_command_come_last(done: Done) -> N
     assert [row[1] for row in rows] == [trial["name"] for trial in finished]
     assert rows[0][3] == f"{100 * finished[0]['value']:.2f}"
     assert (done.folder / "parallel.png").is_file()
+    assert (done.folder / "search.png").is_file()
     best = done.answer.out.splitlines()[-1]
     lr = finished[0]["parameters"]["model.lr"]
     assert best.startswith(f"best: fedlit fit --config synthetic_fedbc.yaml --model.lr={lr} --data.num_clients 4")
+
+
+def test_the_table_has_the_test_accuracy_of_each_trials_best_round(done: Done) -> None:
+    (heading,) = [line.split() for line in done.answer.out.splitlines() if line.lstrip().startswith("rank")]
+    rows = [line.split() for line in done.answer.out.splitlines() if re.match(r" +\d +trial", line)]
+    assert heading[-2:] == ["val/acc", "best/global_acc"]
+    for row in rows:
+        summary = json.loads((done.folder / row[1] / "summary.json").read_text())
+        assert row[-2:] == [f"{100 * summary['best/global_acc']:.2f}", "%"]
 
 
 def test_a_value_is_the_best_of_its_run(done: Done) -> None:

@@ -4,17 +4,38 @@ It is the best value over the evaluated rounds, the highest or the lowest as the
 """
 
 import math
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
+from fedlit.client.base import Client
 from fedlit.errors import ConfigError, nearest
-from fedlit.evaluation.round_metrics import EXTRA_METRICS
-from fedlit.metrics.catalogue import METRICS, SUMMARY_METRICS, is_state_curve, metric, metric_of_a_measure
+from fedlit.evaluation.round_metrics import EXTRA_METRICS, MetricGroups, round_columns
+from fedlit.experiments.fit_arguments import made_model
+from fedlit.metrics.catalogue import (
+    BEST_ROUND,
+    CLOCK,
+    LAST_ROUNDS,
+    METRICS,
+    SUMMARY_METRICS,
+    is_state_curve,
+    metric,
+    metric_of_a_measure,
+)
 from fedlit.results.runs import Run
 
 Goal = Literal["maximize", "minimize"]
+GOALS: dict[str | None, Goal] = {"max": "maximize", "min": "minimize"}
+"""Which way is better -> the goal of a search."""
 
-_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/")
+_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/", f"{BEST_ROUND}global_", LAST_ROUNDS)
 _EXTREME = ("min_user/", "max_user/")
+_ON_REQUEST = {
+    "finetuned": "trainer.finetune_lr 0.01",
+    "cloud": "trainer.cloud.servers 5",
+    "buffer": "trainer.buffer.size 5",
+    "time": "trainer.clock fedlit.clock.Clock",
+}
+"""The beginning of a metric's name -> an option with which it is measured."""
 
 
 def objective(run: Run, name: str, goal: Goal) -> float | None:
@@ -48,6 +69,39 @@ def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> Non
             f"metric.name is '{name}', but data.val_fraction is 0, so there is no validation data. Give it a "
             "fraction, such as --data.val_fraction 0.1."
         )
+
+
+def check_measured(name: str, commands: Sequence[Sequence[str]], config: Any) -> None:
+    """Refuse a metric that runs have in general but that none of these has: another measure, a state of nobody's."""
+    if config.trainer.callbacks or name.startswith("rounds_to/"):
+        return
+    known: list[str] = []
+    for arguments in commands:
+        try:
+            known = names_of_a_run(made_model(arguments), config)
+        except Exception:  # whatever a user's class raises: the trial will say so itself, and count as failed
+            return
+        if name in known:
+            return
+    remedy = f"Give --{_ON_REQUEST[name.partition('/')[0]]}. " if name.partition("/")[0] in _ON_REQUEST else ""
+    if name in EXTRA_METRICS:
+        remedy = f"Give --trainer.extra_metrics '[{name}]'. "
+    raise ConfigError(
+        f"metric.name is '{name}', which these runs do not measure. {remedy or nearest(name, known)}"
+        "docs/metrics.md says who measures what."
+    )
+
+
+def names_of_a_run(client: Client, config: Any) -> list[str]:
+    """What a run of this algorithm has by the end, in metrics.csv and in summary.json."""
+    options, first = config.trainer, client.task.first.name
+    finetuned = options.finetune_lr is not None
+    columns = round_columns(client, MetricGroups(finetuned=finetuned, extra=tuple(options.extra_metrics)))
+    asked = [name for name in METRICS if (group := name.partition("/")[0]) in ("cloud", "buffer") and options[group]]
+    asked += [CLOCK] if options.clock else []
+    own = [name for callback in client.server_callbacks() for name in callback.metrics]
+    whole = [name.replace("acc", first) for name in SUMMARY_METRICS if not name.startswith("rounds_to/")]
+    return [*columns, *asked, *own, *whole]
 
 
 def remarks(name: str, goal: Goal) -> list[str]:

@@ -1,6 +1,6 @@
 """The parallel-coordinates picture of a sweep: an axis for each parameter, a line for each trial, its colour the value.
 
-Dark is good. The best trial is drawn last and in a colour of its own.
+Dark is good. The best trial, or all that share its rank, are drawn last and in a colour of their own.
 """
 
 from collections.abc import Sequence
@@ -15,6 +15,8 @@ from fedlit.experiments.trials import Trial
 from fedlit.files import writing
 from fedlit.metrics.catalogue import format_value, metric
 from fedlit.metrics.formatting import counted
+from fedlit.report.figures.search_figures import BEST
+from fedlit.report.figures.style import good_is_dark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.path import Path as Curve
 
-_BEST = "#d55e00"
 _BEND = 0.4  # how far a line leaves an axis level, so that lines through one point can be told apart
 _STRIP = 0.07  # width of the strip of colours at the last axis
 _LONG = 14  # letters of a name that fit between two axes
@@ -53,7 +54,7 @@ def picture(sweep: Sweep, trials: Sequence[Trial]) -> "Figure":
     figure = Figure(figsize=(width, 4.8), layout="constrained")
     canvas = figure.subplots()
     colours = good_is_dark(sweep.file.goal)
-    draw_lines(canvas, places, colours)
+    draw_lines(canvas, places, colours, best=sum(rank == 1 for rank in sweep.ranks()))
     draw_axes(canvas, axes, colours)
     letters = int(13 * width)  # in a line
     figure.suptitle(fill(headline(sweep, trials), letters), x=0.01, ha="left", fontsize=10)
@@ -90,29 +91,21 @@ def value_axis(sweep: Sweep, trials: Sequence[Trial]) -> Axis:
     return replace(axis, ticks=spaced(axis.ticks, first=ends.ticks))
 
 
-def good_is_dark(goal: str) -> "Colormap":
-    """Colours from the lowest to the highest value, without the lightest, which white paper swallows."""
-    import matplotlib
-    from matplotlib.colors import ListedColormap
-
-    shades = matplotlib.colormaps["viridis"].resampled(256)(range(230))
-    return ListedColormap(shades[::-1] if goal == "maximize" else shades)
-
-
-def draw_lines(canvas: "Axes", places: Sequence[Sequence[float]], colours: "Colormap") -> None:
-    """A line for each trial, the best one on top of all."""
+def draw_lines(canvas: "Axes", places: Sequence[Sequence[float]], colours: "Colormap", best: int) -> None:
+    """A line for each trial, those of the first rank, `best` in number, on top of all."""
     from matplotlib.patches import PathPatch
     from matplotlib.patheffects import Normal, Stroke
 
     width, alpha = (1.5, 0.85) if len(places) < _MANY else (0.9, 0.6)
-    for row in reversed(places[1:]):
+    for row in reversed(places[best:]):
         canvas.add_patch(
             PathPatch(curve(row), fill=False, lw=width, alpha=alpha, ec=colours(row[-1]), capstyle="round")
         )
-    best = PathPatch(curve(places[0]), fill=False, lw=3, ec=_BEST, capstyle="round", zorder=3)
-    best.set_path_effects([Stroke(linewidth=5, foreground="white"), Normal()])
-    canvas.add_patch(best)
-    canvas.plot(range(len(places[0])), places[0], "o", color=_BEST, mec="white", ms=7, zorder=5)
+    for row in places[:best]:
+        line = PathPatch(curve(row), fill=False, lw=3, ec=BEST, capstyle="round", zorder=3)
+        line.set_path_effects([Stroke(linewidth=5, foreground="white"), Normal()])
+        canvas.add_patch(line)
+        canvas.plot(range(len(row)), row, "o", color=BEST, mec="white", ms=7, zorder=5)
 
 
 def curve(row: Sequence[float]) -> "Curve":
@@ -155,7 +148,9 @@ def headline(sweep: Sweep, trials: Sequence[Trial]) -> str:
     best = trials[0]
     value = "" if best.value is None else format_value(sweep.file.metric, best.value)
     count = counted(len(trials), "trial")
-    return f"{sweep.file.path.name}: {count}; best {best.name}, {value} with {sweep.described(best.parameters)}"
+    tied = sweep.ranks().count(1) - 1
+    shared = f" (and {tied} more with that value)" if tied else ""
+    return f"{sweep.file.path.name}: {count}; best {best.name}{shared}, {value} with {sweep.described(best.parameters)}"
 
 
 def failures(sweep: Sweep) -> str:

@@ -5,16 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from fedlit.errors import ConfigError, RunError
+from fedlit.errors import ConfigError, RunError, nearest
 from fedlit.experiments.experiment import Experiment
 from fedlit.experiments.fit_arguments import names_of, parse_fit, refuse_options
 from fedlit.experiments.jobs import Job
 from fedlit.experiments.sweep.file import SweepFile
-from fedlit.experiments.sweep.objective import check_metric, objective
+from fedlit.experiments.sweep.objective import GOALS, check_measured, check_metric, objective
 from fedlit.experiments.sweep.search import Search
 from fedlit.experiments.trials import Trial, TrialLog
-from fedlit.metrics.catalogue import format_value
+from fedlit.metrics.catalogue import BEST_ROUND, format_value, metric
+from fedlit.report.figures.searches import short_names
 from fedlit.results.runs import read_run
+
+_RATE = (".lr", "_lr")
+"""How the name of a rate ends."""
 
 
 class Sweep(Experiment):
@@ -64,6 +68,23 @@ class Sweep(Experiment):
         sign = -1 if self.file.goal == "maximize" else 1
         return sorted(self.trial_log.with_status("finished"), key=lambda trial: sign * (trial.value or 0.0))
 
+    def ranks(self) -> list[int]:
+        """The rank of each of these trials: those with the same value share one."""
+        values = [trial.value for trial in self.ranked()]
+        return [values.index(value) + 1 for value in values]
+
+    @property
+    def test_metric(self) -> str:
+        """What the summary of a run says of its best round on test data, where validation data rank the trials."""
+        group, _, measure = self.file.metric.partition("/")
+        is_first = group == "val" and self.file.goal == GOALS.get(metric(self.file.metric).best)
+        return f"{BEST_ROUND}global_{measure}" if is_first else ""
+
+    def tested(self, trial: Trial) -> str:
+        """That number of a trial; nothing where its run has none."""
+        value = self.job(trial.name, trial.parameters).summary().get(self.test_metric)
+        return format_value(self.test_metric, value) if isinstance(value, int | float) else ""
+
     def described(self, parameters: dict[str, Any]) -> str:
         """`lr=0.1 dual_lr=0.001`."""
         return " ".join(f"{label}={readable(parameters[name])}" for name, label in self.labels.items())
@@ -102,15 +123,25 @@ def check_sweep(file: SweepFile, overrides: Sequence[str]) -> int:
             has_validation=config.data.get("init_args", {}).get("val_fraction") != 0,
             has_callbacks=bool(config.trainer.callbacks),
         )
+        check_measured(file.metric, [file.arguments(values, overrides) for values in tried], config)
     except ConfigError as error:
-        raise ConfigError(f"{file.path.name}: {error}") from error
+        raise ConfigError(f"{file.path.name}: {error}{what_it_has(file, overrides, str(error))}") from error
     return int(config.trainer.rounds)
 
 
-def short_names(names: Sequence[str]) -> dict[str, str]:
-    """Name -> its last part, or all of it where another ends alike."""
-    last = [name.rsplit(".", 1)[-1] for name in names]
-    return {name: end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)}
+def what_it_has(file: SweepFile, overrides: Sequence[str], message: str) -> str:
+    """The end of an error about an option that other algorithms have: the nearest that this one has, and its rates."""
+    unknown = [parameter.name for parameter in file.parameters if f"'{parameter.name}' is not an option of" in message]
+    if not unknown:
+        return ""
+    try:
+        model = parse_fit(file.arguments({}, overrides)).model
+    except ConfigError:  # it cannot do without what is swept
+        return ""
+    known = [f"model.{name}" for name in vars(model.init_args)]
+    rates = [name for name in known if name.endswith(_RATE)]
+    meant = nearest(unknown[0], rates if unknown[0].endswith(_RATE) else known)
+    return f" {meant}The rates of {str(model.class_path).rpartition('.')[2]} are {', '.join(rates)}."
 
 
 def readable(value: Any) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fedlit.files import writing
 from fedlit.metrics.catalogue import CLOCK
 from fedlit.metrics.measures import Measure
-from fedlit.report.figures import bars, rounds, servers, sweep_figures, users
+from fedlit.report.figures import bars, rounds, search_figures, servers, sweep_figures, users
 from fedlit.report.figures.base import CLIENT_COLUMN, Drawn, Figure, have_all, states_of
 from fedlit.report.figures.style import DPI, look, styles_of
 from fedlit.results.folder import make_folder
@@ -74,6 +74,7 @@ PLANS: dict[str, Plan] = {
     "against_first_state": Plan((), sweep_figures.against_first_state),
     "swept_at_the_end": Plan((), sweep_figures.swept_at_the_end),
     "swept_by_round": Plan((), sweep_figures.swept_by_round),
+    "searched": Plan((), search_figures.searched),
 }
 
 

@@ -15,6 +15,7 @@ from fedlit.report.colours import TONES, looks_of
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure as Picture
 
 NARROW, WIDE = 3.3, 6.8
@@ -85,6 +86,15 @@ def sequential(count: int) -> list[str]:
     from matplotlib.colors import to_hex
 
     return [to_hex(colour) for colour in colormaps["viridis"](np.linspace(0, 0.85, max(count, 2))[:count])]
+
+
+def good_is_dark(goal: str) -> "Colormap":
+    """Colours from the lowest to the highest value, without the lightest, which white paper swallows."""
+    from matplotlib import colormaps
+    from matplotlib.colors import ListedColormap
+
+    shades = colormaps["viridis"].resampled(256)(range(230))
+    return ListedColormap(shades[::-1] if goal == "maximize" else shades)
 
 
 def new_panels(

@@ -18,6 +18,11 @@ from fedlit.experiments.sweep.sweep import check_sweep
 from tests.experiments.sweep.sweeps import COMMAND, make_sweep, write_sweep
 
 LR: dict[str, Any] = {"model.lr": {"values": [0.01, 0.1]}}
+RATES = {
+    "fedbc": {"model.tolerance_lr", "model.dual_lr", "model.lr"},
+    "pfedme": {"model.prox", "model.personal_lr", "model.lr", "model.beta"},
+    "perfedavg": {"model.adapt_lr", "model.lr"},
+}
 FILES = sorted((Path(__file__).parents[3] / "sweeps").glob("*.yaml"))
 SCHEMA = json.loads((Path(__file__).parent / "wandb_schema.json").read_text())
 
@@ -52,6 +57,17 @@ def test_a_shipped_sweep_obeys_the_schema_of_w_and_b(path: Path) -> None:
 def test_the_schema_can_refuse(tmp_path: Path) -> None:
     path = write_sweep(tmp_path / "a.yaml", {"model.lr": {"min": "1e-7", "max": 0.1}})
     assert list(Draft7Validator(SCHEMA).iter_errors(yaml.safe_load(path.read_text())))
+
+
+def test_the_rates_of_three_algorithms_are_swept_on_three_data_sets_by_every_method() -> None:
+    names = {path.stem for path in FILES}
+    for algorithm, rates in RATES.items():
+        for data in ("synthetic", "mnist", "cifar"):
+            for method, end in {"grid": "", "random": "_random", "bayes": "_bayes"}.items():
+                name = f"{data}_{algorithm}_rates{end}"
+                assert name in names
+                file = read_sweep(find_sweep(name))
+                assert (file.method, {parameter.name for parameter in file.parameters}) == (method, rates)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -132,6 +148,15 @@ def test_what_fit_does_not_take_is_refused_before_any_run(
         check_sweep(make_sweep(workplace, parameters), [])
 
 
+def test_a_rate_that_the_algorithm_does_not_have_is_answered_with_those_that_it_has(workplace: Path) -> None:
+    command = [word.replace("fedbc", "pfedme") for word in COMMAND]
+    file = make_sweep(workplace, {"model.tolerance_lr": {"values": [0.1, 0.2]}}, command=command)
+    with pytest.raises(ConfigError, match=r"sweep\.yaml: 'model\.tolerance_lr' is not an option") as refused:
+        check_sweep(file, [])
+    said = "Did you mean 'model.personal_lr'? The rates of PFedMe are model.personal_lr, model.lr."
+    assert said in str(refused.value)
+
+
 def test_a_swept_parameter_cannot_be_overridden(workplace: Path) -> None:
     with pytest.raises(ConfigError, match=r"sweeps model\.lr"):
         check_sweep(make_sweep(workplace, LR), ["--model.lr", "0.1"])
@@ -142,6 +167,11 @@ def test_a_swept_parameter_cannot_be_overridden(workplace: Path) -> None:
     [
         ("val/accuracy", [], r"which no run measures\. Did you mean 'val/acc'"),
         ("val/acc", ["--data.val_fraction", "0"], "there is no validation data"),
+        ("val/mse", [], r"which these runs do not measure\. Did you mean 'val/loss'"),
+        ("state/mine_mean", [], "which these runs do not measure"),
+        ("finetuned/acc", [], r"Give --trainer\.finetune_lr"),
+        ("global/train_loss", [], r"Give --trainer\.extra_metrics '\[global/train_loss\]'"),
+        ("cloud/waiting", [], r"Give --trainer\.cloud"),
     ],
 )
 def test_a_metric_that_no_run_would_measure_is_refused(
@@ -150,6 +180,20 @@ def test_a_metric_that_no_run_would_measure_is_refused(
     file = make_sweep(workplace, LR, metric={"name": metric, "goal": "maximize"})
     with pytest.raises(ConfigError, match=said):
         check_sweep(file, overrides)
+
+
+@pytest.mark.parametrize(
+    ("metric", "overrides"),
+    [
+        ("dual/mean", []),
+        ("best/val_acc", []),
+        ("rounds_to/0.80", []),
+        ("finetuned/acc", ["--trainer.finetune_lr", "0.01"]),
+        ("global/train_loss", ["--trainer.extra_metrics", "[global/train_loss]"]),
+    ],
+)
+def test_a_metric_that_the_runs_measure_is_taken(workplace: Path, metric: str, overrides: list[str]) -> None:
+    check_sweep(make_sweep(workplace, LR, metric={"name": metric, "goal": "maximize"}), overrides)
 
 
 def test_macros_are_filled_as_w_and_b_fills_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
