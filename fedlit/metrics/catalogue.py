@@ -134,6 +134,27 @@ SUMMARY_METRICS: dict[str, Metric] = {
     "halftime/acc": Metric("accuracy at half time", "validation accuracy at half of the rounds", "share", "max"),
 }
 """In summary.json only; `trainer.rounds_to` chooses the thresholds."""
+REPORT_METRICS: dict[str, Metric] = {
+    "min_user/acc_last10": Metric(
+        "min-user accuracy, last ten", "min_user/acc, mean over the last ten evaluated rounds", "share", "max"
+    ),
+    "max_user/acc_last10": Metric(
+        "max-user accuracy, last ten", "max_user/acc, mean over the last ten evaluated rounds", "share", "max"
+    ),
+    "min_max/acc_gap": Metric(
+        "gap of min and max user",
+        "|max_user/acc − min_user/acc|, mean over the last ten evaluated rounds",
+        "share",
+        "min",
+    ),
+    "min_max/acc_within10": Metric(
+        "rounds within ten points",
+        "share of evaluated rounds with |max_user/acc − min_user/acc| ≤ 0.10",
+        "share",
+        "max",
+    ),
+}
+"""What reports and dashboards compute of the rounds of a run (report/min_max.py)."""
 CLOCK = "time/sim_s"
 """Only runs with a virtual clock have it. Curves can be drawn against it."""
 ROUNDS_TO, TIME_TO = "rounds_to/", "time_to/"
@@ -149,8 +170,8 @@ SHIPPED_MEASURES = (ACCURACY, PERPLEXITY, MSE, MAE, R2)
 MEASURES: dict[str, Measure] = {measure.name: measure for measure in SHIPPED_MEASURES}
 """Measures by name: fedlit's, and those of users' tasks once their class is defined or a run of theirs is read."""
 _OF_A_MEASURE = re.compile(
-    r"(val|global|local|personal|finetuned|users|min_user|max_user|halftime)/(user_|pooled_)?(\w+?)"
-    r"(_min|_max|_mean|_var|_p10|_p90|_worst10)?"
+    r"(val|global|local|personal|finetuned|users|min_user|max_user|min_max|halftime)/(user_|pooled_)?(\w+?)"
+    r"(_min|_max|_mean|_var|_p10|_p90|_worst10|_last10|_gap|_within10)?"
 )
 _WHERE_LESS_IS_BETTER = {
     "_min": ("worst", "best"),
@@ -211,7 +232,7 @@ def metric_of_a_measure(name: str) -> Metric | None:
         return None
     measure, statistic = MEASURES[found[3]], (found[4] or "").replace("_p90", "_p10")
     like = f"{found[1]}/{found[2] or ''}acc{statistic}"
-    entry = METRICS.get(like) or SUMMARY_METRICS.get(like)
+    entry = METRICS.get(like) or SUMMARY_METRICS.get(like) or REPORT_METRICS.get(like)
     if entry is None:
         return None
     words = [
@@ -221,7 +242,7 @@ def metric_of_a_measure(name: str) -> Metric | None:
     if measure.best == "min" and statistic in _WHERE_LESS_IS_BETTER:
         words = [text.replace(*_WHERE_LESS_IS_BETTER[statistic]) for text in words]
     label = words[0] if measure.label in words[0] else f"{words[0]}, {measure.label}"
-    best = entry.best if statistic == "_var" else measure.best
+    best = entry.best if statistic in ("_var", "_gap") else measure.best
     return replace(
         entry, label=label, definition=words[1], unit=entry.unit if measure.unit == "share" else "", best=best
     )
@@ -253,7 +274,7 @@ def state_label(name: str) -> str:
 
 def metric(name: str) -> Metric:
     """The entry of a name; a callback's own metric is described by its name alone."""
-    known = METRICS.get(name) or SUMMARY_METRICS.get(name) or metric_of_a_measure(name)
+    known = METRICS.get(name) or SUMMARY_METRICS.get(name) or REPORT_METRICS.get(name) or metric_of_a_measure(name)
     if known is None and (reached := threshold(name)):
         return reached
     if known is None and is_state_curve(name):

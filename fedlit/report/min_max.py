@@ -1,0 +1,43 @@
+"""How far apart z serves the smallest and the largest client of each round: FedBC's Fig. 4 and 9 to 12 as numbers.
+
+    g_t = |max_user/acc − min_user/acc| in round t      over the evaluated rounds in which both were measured
+    gap      mean of g_t over the last ten of them
+    within   share of all of them with g_t ≤ 0.10
+
+One round tells little: its two clients are those of one drawn cohort. js/gaps.js has the same numbers for a page.
+"""
+
+from statistics import fmean
+
+from fedlit.metrics.measures import Measure
+from fedlit.results.runs import Run
+
+LAST = 10
+"""Evaluated rounds at the end of a run: of `_last10` and `_gap`."""
+NEAR = 0.10
+"""Ten points."""
+_ROUNDING = 1e-6
+"""0.4 − 0.3 is more than 0.1 in binary numbers."""
+
+
+def min_max_metrics(run: Run) -> dict[str, float]:
+    """`min_user/acc_last10`, `max_user/acc_last10`, `min_max/acc_gap`, `min_max/acc_within10`; and of other measures.
+
+    Within ten points is said of shares alone.
+    """
+    found: dict[str, float] = {}
+    for measure in run.measures:
+        if pairs := min_and_max(run, measure):
+            gaps = [abs(high - low) for low, high in pairs]
+            found[f"min_user/{measure.name}_last{LAST}"] = fmean(low for low, _ in pairs[-LAST:])
+            found[f"max_user/{measure.name}_last{LAST}"] = fmean(high for _, high in pairs[-LAST:])
+            found[f"min_max/{measure.name}_gap"] = fmean(gaps[-LAST:])
+            if measure.unit == "share":
+                found[f"min_max/{measure.name}_within10"] = fmean(gap <= NEAR + _ROUNDING for gap in gaps)
+    return found
+
+
+def min_and_max(run: Run, measure: Measure) -> list[tuple[float, float]]:
+    """(min user's, max user's) in every round in which both were measured."""
+    low, high = f"min_user/{measure.name}", f"max_user/{measure.name}"
+    return [(row[low], row[high]) for row in run.rows if low in row and high in row]
