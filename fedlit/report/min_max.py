@@ -7,11 +7,13 @@
 One round tells little: its two clients are those of one drawn cohort. js/gaps.js has the same numbers for a page.
 """
 
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from fedlit.metrics.measures import Measure
-from fedlit.results.runs import Run
 
+Row = Mapping[str, float]
+"""The metrics of a round; what was not measured is absent."""
 LAST = 10
 """Evaluated rounds at the end of a run: of `_last10` and `_gap`."""
 NEAR = 0.10
@@ -20,14 +22,14 @@ _ROUNDING = 1e-6
 """0.4 − 0.3 is more than 0.1 in binary numbers."""
 
 
-def min_max_metrics(run: Run) -> dict[str, float]:
+def min_max_metrics(rows: Sequence[Row], measures: Sequence[Measure]) -> dict[str, float]:
     """`min_user/acc_last10`, `max_user/acc_last10`, `min_max/acc_gap`, `min_max/acc_within10`; and of other measures.
 
-    Within ten points is said of shares alone.
+    Within ten points is said of shares alone. `rows` are the rounds of a run.
     """
     found: dict[str, float] = {}
-    for measure in run.measures:
-        if pairs := min_and_max(run, measure):
+    for measure in measures:
+        if pairs := min_and_max(rows, measure):
             gaps = [abs(high - low) for low, high in pairs]
             found[f"min_user/{measure.name}_last{LAST}"] = fmean(low for low, _ in pairs[-LAST:])
             found[f"max_user/{measure.name}_last{LAST}"] = fmean(high for _, high in pairs[-LAST:])
@@ -37,7 +39,7 @@ def min_max_metrics(run: Run) -> dict[str, float]:
     return found
 
 
-def min_and_max(run: Run, measure: Measure) -> list[tuple[float, float]]:
+def min_and_max(rows: Sequence[Row], measure: Measure) -> list[tuple[float, float]]:
     """(min user's, max user's) in every round in which both were measured."""
     low, high = f"min_user/{measure.name}", f"max_user/{measure.name}"
-    return [(row[low], row[high]) for row in run.rows if low in row and high in row]
+    return [(row[low], row[high]) for row in rows if low in row and high in row]

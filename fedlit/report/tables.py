@@ -72,7 +72,7 @@ def measured(run: Run, name: str, last: int = 1) -> float | None:
 
 def whole_run_metrics(run: Run) -> dict[str, float]:
     """What has no curve: in summary.json alone, times at which thresholds were reached, and of min and max user."""
-    return summary_metrics(run) | times_to(run) | min_max_metrics(run)
+    return summary_metrics(run) | times_to(run) | min_max_metrics(run.rows, run.measures)
 
 
 def summary_metrics(run: Run) -> dict[str, float]:

@@ -18,7 +18,7 @@ def test_gap_and_share_are_those_of_the_formulas(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     low, high = draw.uniform(0.3, 0.9, 30).round(2), draw.uniform(0.3, 0.9, 30).round(2)
     run = read_run(write_run(tmp_path, {"min_user/acc": low.tolist(), "max_user/acc": high.tolist()}))
-    found = min_max_metrics(run)
+    found = min_max_metrics(run.rows, run.measures)
     gaps = np.abs(high - low)
     assert found == pytest.approx(
         {
@@ -47,7 +47,8 @@ def test_rounds_in_which_one_of_the_two_was_not_measured_do_not_count(tmp_path: 
 
 def test_a_measure_that_is_not_a_share_has_a_gap_and_no_ten_points(tmp_path: Path) -> None:
     numbers = {"global/mse": [1.0, 1.0], "min_user/mse": [2.0, 4.0], "max_user/mse": [1.0, 1.0]}
-    found = min_max_metrics(read_run(write_run(tmp_path, numbers)))
+    run = read_run(write_run(tmp_path, numbers))
+    found = min_max_metrics(run.rows, run.measures)
     assert found == {"min_user/mse_last10": 3.0, "max_user/mse_last10": 1.0, "min_max/mse_gap": 2.0}
     assert (metric("min_max/mse_gap").best, metric("min_max/mse_gap").unit) == ("min", "")
     assert (metric("min_user/mse_last10").best, metric("min_user/mse_last10").label) == (

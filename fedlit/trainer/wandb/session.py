@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from fedlit.errors import require
+from fedlit.metrics.catalogue import measures_in
+from fedlit.report.min_max import min_max_metrics
 from fedlit.results.folder import RunFolder
 from fedlit.results.runs import dotted
-from fedlit.trainer.checkpoint import recorded_wandb_id
+from fedlit.trainer.checkpoint import loop_of, recorded_wandb_id
 from fedlit.trainer.trainer import FederatedTrainer
 from fedlit.trainer.wandb.logger import ROUND, WandbRun
 from fedlit.trainer.wandb.modes import checked_mode
@@ -68,6 +70,8 @@ def complete(run: WandbRun, trainer: FederatedTrainer, *, artifact: bool) -> Non
     folder, summary = trainer.folder, trainer.summary
     assert folder is not None
     known = {name: value for name, value in summary.items() if name.startswith(("rounds_to/", "halftime/"))}
+    history = loop_of(trainer).history
+    known |= min_max_metrics(history.rows, measures_in(history.columns))
     run.attempt(lambda own: own.summary.update(known))
     run.attempt(lambda own: own.log({PICTURE: wandb.Image(str(folder.partition_picture)), ROUND: summary["rounds"]}))
     if artifact:

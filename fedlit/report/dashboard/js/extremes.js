@@ -120,7 +120,7 @@ class Block {
     const spec = {
       lines: [named(high, pair.words[1], null), named(low, pair.words[0], LOW_DASH)],
       title: `${pair.title}, ${high.label}${isMixed() ? `, ${data}` : ""}`,
-      ...{ data, fit, gap: true, label: pair.label, unit: pair.unit, log: false, smooth: 1 },
+      ...{ data, fit, gap: true, label: pair.label, unit: pair.unit, log: false, smooth: 1, window: state.window },
       ...{ axis: xAxis(), zoom: zoomed(), empty: "" },
     };
     return this.panels.get(key).update(spec, high, factsOf(high.runs, pair, last));
@@ -172,16 +172,18 @@ function gapFigures(pair) {
   return figures(
     (data) => linesOf(gapOf(pair, state.window), data),
     (data) => kept(title, data, () => [words(title, about)]),
-    { label: "gap", title, unit, log: false, smooth: 1 },
+    { label: "gap", title, unit, log: false, smooth: 1, window: state.window },
   );
 }
 
 /** The lines of a pair, of all groups in one picture. */
 function otherFigures(pair) {
+  const { title, label } = pair;
+  const { unit } = page.metricOf.get(pair.high);
   return figures(
     (data) => pairLines(pair, data),
-    (data) => kept(pair.title, data, () => [pairWords(pair)]),
-    { label: pair.label, title: pair.title, unit: page.metricOf.get(pair.high).unit, log: false, smooth: 1 },
+    (data) => kept(title, data, () => [pairWords(pair)]),
+    { label, title, unit, log: false, smooth: 1, window: state.window },
   );
 }
 

@@ -26,7 +26,8 @@ export class LineChart {
 
   /**
    * `spec`: lines, axis (of xaxis.js), title, data, label, unit, log, zoom ([first, last] or null), smooth, empty;
-   * `gap` where the band is what lies between its two lines; `fit`, all lines that the axes have room for.
+   * `gap` where the band is what lies between its two lines; `fit`, all lines that the axes have room for;
+   * `window`, the number of rounds that values are means of already.
    */
   update(spec) {
     this.spec = spec;
@@ -165,20 +166,21 @@ export class LineChart {
     hideTip();
   }
 
-  /** What a file of this chart holds; numbers are as measured, whether lines are smoothed or not. */
+  /** What a file of this chart holds; numbers are as measured, whether lines are smoothed or not, but for a window. */
   told() {
-    const { title, data, axis, lines } = this.spec;
+    const { title, data, axis, lines, window } = this.spec;
+    const [head, own] = window ? [["mean over"], [window]] : [[], []];
     const rows = lines.flatMap((line) =>
       line.at.map((place, at) => {
         const runs = line.counts?.[at] ?? line.of;
-        return [data, line.label, line.metric, place, line.values[at], line.std?.[at] ?? null, runs];
+        return [data, line.label, line.metric, place, line.values[at], line.std?.[at] ?? null, runs, ...own];
       }),
     );
     return {
       name: title,
       picture: this.picture,
       legend: lines.map((line) => [line.style, line.label]),
-      table: [["data", "label", "metric", axis.name, "value", "std", "runs"], ...rows],
+      table: [["data", "label", "metric", axis.name, "value", "std", "runs", ...head], ...rows],
     };
   }
 
