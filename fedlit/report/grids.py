@@ -4,7 +4,7 @@ An entry that shows a number keeps the cell it comes from. Nothing here is escap
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedlit.metrics.catalogue import TIME_TO, metric
@@ -18,6 +18,10 @@ from fedlit.results.runs import Group
 
 WIDE = 12
 """More domains than this stand below each other."""
+MOST = 8
+"""Metrics of one table of results."""
+OF_USERS = ("users/", "min_user/", "max_user/", "min_max/")
+"""Beginnings of metrics that tell users apart."""
 BY_INTERVAL, BY_TEST = "by the interval", "by the test"
 """Headings of the two verdicts on a difference."""
 
@@ -57,6 +61,16 @@ class Grid:
     rows: Sequence[Sequence[Entry]]
     notes: Sequence[str] = field(default_factory=list)
     """What its cells cannot say: who lacks a metric, what could not be matched."""
+
+
+def results_grids(name: str, groups: Sequence[Group], metrics: Sequence[str], last: int) -> list[Grid]:
+    """The table of results; where it would be too wide, one of the models and one of who gains and who loses."""
+    of_users = [metric_name for metric_name in metrics if metric_name.startswith(OF_USERS)]
+    others = [metric_name for metric_name in metrics if metric_name not in of_users]
+    if len(metrics) <= MOST or not of_users or not others:
+        return [results_grid(f"{name}-results", groups, metrics, last)]
+    users = results_grid(f"{name}-users", groups, of_users, last)
+    return [results_grid(f"{name}-results", groups, others, last), replace(users, title="Users")]
 
 
 def results_grid(name: str, groups: Sequence[Group], metrics: Sequence[str], last: int) -> Grid:

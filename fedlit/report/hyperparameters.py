@@ -39,7 +39,7 @@ def hyperparameters_grid(name: str, groups: Sequence[Group], searched: Sequence[
         for option in sorted(left, key=lambda option: option not in ranges):  # what was searched comes first
             chosen = Entry(left[option], option in ranges)
             rows.append([Entry(label), Entry(short(option)), Entry(ranges.get(option, ABSENT)), chosen])
-    headings = [Heading(text, is_text=True) for text in ("algorithm", "hyper-parameter", "searched", "chosen")]
+    headings = [Heading(text, is_text=True) for text in ("algorithm", "option", "searched", "chosen")]
     caption = (
         "What was chosen, from the config.yaml of the runs; bold: by a search, over the values or the range beside it. "
         "Options that change nothing are left out."

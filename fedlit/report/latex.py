@@ -15,7 +15,7 @@ LONGEST = 36
 """Rows of a table that fit a page; a longer one is continued in another."""
 HEADING = 14
 """Characters of a heading's line."""
-WIDEST = 8
+WIDEST = 9
 """Metrics that can be read side by side; further ones stand below them, each line named again."""
 _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 _SIGNS = {

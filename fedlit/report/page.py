@@ -15,7 +15,7 @@ from fedlit.metrics.catalogue import metric
 from fedlit.report.differences import check_reference, choose_reference
 from fedlit.report.domains import read_domains
 from fedlit.report.finished import finished_alone, left_out
-from fedlit.report.grids import Entry, Grid, Heading, differences_grid, domains_grid, results_grid
+from fedlit.report.grids import Entry, Grid, Heading, differences_grid, domains_grid, results_grids
 from fedlit.report.hyperparameters import hyperparameters_grid
 from fedlit.report.paper_comparison import against_grid
 from fedlit.report.paper_tables import PaperTable, read_table
@@ -124,7 +124,7 @@ def build_section(data: str, groups: Sequence[Group], wanted: Wanted) -> Section
     metrics, last = wanted.metrics, wanted.last
     domains = read_domains(groups, last)
     grids = [
-        results_grid(f"{name}-results", groups, metrics, last),
+        *results_grids(name, groups, metrics, last),
         against_grid(f"{name}-against", groups, wanted.table, domains, last) if wanted.table else None,
         differences_grid(f"{name}-differences", groups, choose_reference(groups, wanted.reference), metrics, last),
         domains_grid(f"{name}-domains", groups, domains, last),

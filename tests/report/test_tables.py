@@ -7,7 +7,7 @@ import pytest
 
 from fedlit.errors import ConfigError
 from fedlit.report.formats import Style, heading, style_of
-from fedlit.report.grids import results_grid
+from fedlit.report.grids import results_grid, results_grids
 from fedlit.report.tables import Cell, Value, cell_of, choose_metrics, measured
 from fedlit.results.runs import group_runs, read_run
 from tests.report.folders import one_group, seeds, write_run
@@ -175,3 +175,13 @@ def test_the_caption_says_which_rounds_and_how_many_seeds(tmp_path: Path) -> Non
     groups = group_runs(seeds(tmp_path, "global/acc", [0.5, 0.6]))
     assert "over n seeds; the last evaluated round" in results_grid("t", groups, ["global/acc"], 1).caption
     assert "the mean of the 3 last evaluated rounds" in results_grid("t", groups, ["global/acc"], 3).caption
+
+
+def test_a_wide_table_is_one_of_models_and_one_of_users(tmp_path: Path) -> None:
+    models = ["global/acc", "global/user_acc", "local/acc", "personal/acc"]
+    users = ["users/acc_min", "users/acc_var", "users/gini", "min_user/weight", "max_user/weight"]
+    groups = group_runs([read_run(write_run(tmp_path, {name: [0.5] for name in (*models, *users)}))])
+    grids = results_grids("t", groups, [*models, *users], 1)
+    columns = {grid.name: [heading.name for heading in grid.headings if heading.name] for grid in grids}
+    assert columns == {"t-results": models, "t-users": users}
+    assert [grid.name for grid in results_grids("t", groups, users, 1)] == ["t-results"]
