@@ -60,7 +60,7 @@ class Record:
         searched = {name: text for name, text in ranges.items() if text is not None}
         names = frozenset(str(one["run"]) for one in self.trials)
         how = f"{self.about['method']} search of {counted(len(self.trials), 'trial')}, ranked by {metric}"
-        return Search(self.folder, searched, names, best and str(best["run"]), how)
+        return Search(self.folder, searched, names, str(best["run"]) if best else None, how)
 
     def of_row(self, row: str) -> Search:
         """The runs that chose the values of a table's row, in any of its columns."""
