@@ -30,7 +30,7 @@ def signed_rank_p(differences: Sequence[float]) -> float | None:
     counts = sums_of_subsets(ranks)
     middle = sum(ranks) / 2
     as_far = sum(count for total, count in enumerate(counts) if abs(total - middle) >= abs(reached - middle))
-    return as_far * smallest_p(len(ranks) + 1)
+    return as_far / 2.0 ** len(ranks)
 
 
 def doubled_ranks(sizes: Sequence[float], tie: float) -> list[int]:

@@ -17,7 +17,6 @@ from fedlit.trainer.checkpoint import loop_of
 from fedlit.trainer.wandb.users import HISTOGRAM
 from fedlit.trainer.wandb.workspace import Bars, Lines, Media, Scatter, sections, specification, workspace
 
-
 STATEFUL = (FedBC, FedBCDI)
 """Their states have words, and so charts, once their classes are defined: whichever test runs first."""
 
