@@ -24,8 +24,8 @@ function fill(node, attributes, children) {
 
 /** Make these the children of an element; what is in its place stays there, so that it keeps its focus. */
 export function keepChildren(parent, children) {
-  const same = parent.children.length === children.length && children.every((child, at) => child === parent.children[at]);
-  if (!same) parent.replaceChildren(...children);
+  const isThere = (child, at) => child === parent.children[at];
+  if (parent.children.length !== children.length || !children.every(isThere)) parent.replaceChildren(...children);
 }
 
 /** A short piece of a group's line: what a legend shows of it. */

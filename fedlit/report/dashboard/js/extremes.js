@@ -61,7 +61,7 @@ export function showExtremes(view) {
   const has = (pair) => page.metricOf.has(pair.low) && page.metricOf.has(pair.high);
   const pairs = page.measures.map(minMax).filter(has);
   const others = [...page.measures.map(worstBest), ...OTHERS].filter(has);
-  if (!chosenRuns().length || !pairs.length + !others.length === 2) return view.replaceChildren(nothing());
+  if (!chosenRuns().length || !(pairs.length || others.length)) return view.replaceChildren(nothing());
   const shown = page.datasets.filter((data) => ofData(chosenRuns(), data).length);
   const updated = shown.flatMap((data) => pairs.map((pair) => blockOf(pair, data).update()));
   keepChildren(view, [...updated.filter(Boolean), rest]);
@@ -90,7 +90,8 @@ class Block {
     this.grid = html("div", { class: "charts" });
     const where = isMixed() ? html("p", { class: "data", text: data, title: page.abouts[data] }) : null;
     const words = [html("h2", { text: pair.title }), where, html("p", { class: "muted", text: aboutOf(pair.label) })];
-    this.element = html("section", { class: "block" }, ...words, this.table.element, keyOf(pair), this.empty, this.grid);
+    const pictures = [keyOf(pair), this.empty, this.grid];
+    this.element = html("section", { class: "block" }, ...words, this.table.element, ...pictures);
   }
 
   /** Fill it with what is chosen; null where no chosen run has both. */

@@ -25,7 +25,8 @@ export class GapTable {
     const columns = columnsOf(pair, last);
     const best = columns.map(({ key, best: way }) => bestOf(rows.map(([, numbers]) => numbers[key].mean), way));
     const heads = [html("th", { scope: "col", text: state.mode === "runs" ? "run" : "group" })];
-    for (const { head, under } of columns) heads.push(html("th", { scope: "col", text: head }, html("small", { text: under })));
+    for (const { head, under } of columns)
+      heads.push(html("th", { scope: "col", text: head }, html("small", { text: under })));
     const body = rows.map(([runs, numbers]) =>
       html(
         "tr",
@@ -85,7 +86,8 @@ export function rounded(unit, mean, std) {
 function noteOf(pair) {
   const over = state.mode === "runs" ? "" : "Mean ± standard deviation over the runs of a group (n − 1). ";
   const near = pair.unit === "share" ? "A round is within ten points if its gap is at most ten. " : "";
-  return `${over}Gap: |${pair.words[1]} − ${pair.words[0]}| in each evaluated round, then the mean. ${near}Bold: the best.`;
+  const gap = `Gap: |${pair.words[1]} − ${pair.words[0]}| in each evaluated round, then the mean. `;
+  return `${over}${gap}${near}Bold: the best.`;
 }
 
 function toldOf(rows, columns) {

@@ -32,7 +32,8 @@ export function membersOf(quantity, data, isShown = () => true) {
 export function linesOf(quantity, data) {
   const axis = xAxis();
   const lineOf = (own) => (state.mode === "runs" ? runLine(own[0], quantity, axis) : groupLine(own, quantity, axis));
-  const common = (own) => ({ metric: quantity.name, runs: own, of: own.length, style: page.groups[own[0].group].style });
+  const styleOf = (own) => page.groups[own[0].group].style;
+  const common = (own) => ({ metric: quantity.name, runs: own, of: own.length, style: styleOf(own) });
   return membersOf(quantity, data, (run) => isOn(run, axis))
     .map((own) => ({ ...lineOf(own), ...common(own) }))
     .filter((line) => line.at.length);
