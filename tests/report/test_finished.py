@@ -5,6 +5,7 @@ from pathlib import Path
 from fedlit.report.finished import finished_alone, left_out
 from fedlit.report.page import build_report
 from fedlit.results.runs import Run, group_runs, read_run
+from tests.conftest import Call
 from tests.report.folders import write_run
 
 
@@ -29,6 +30,13 @@ def test_means_of_a_report_leave_unfinished_runs_out_and_say_so(tmp_path: Path) 
     said = f"{runs[2].path} is left out of the means of FedAvg, because it is not finished (last round: 1)."
     assert said in report.remarks
     assert not [remark for remark in report.remarks if "different length" in remark]
+
+
+def test_the_command_of_the_dashboard_names_a_run_that_is_left_out(call: Call, tmp_path: Path) -> None:
+    runs = runs_of(tmp_path, True, False)
+    answer = call(f"dashboard {tmp_path}")
+    assert answer.code == 0
+    assert f"{runs[1].path} is left out of the means of FedAvg" in answer.out
 
 
 def test_a_group_without_any_finished_run_keeps_all(tmp_path: Path) -> None:
