@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedlit.metrics.formatting import counted
 from fedlit.report.dashboard import write_dashboard
+from fedlit.report.finished import left_out
 from fedlit.results.folder import check_writable, chosen_by
 from fedlit.results.runs import find_runs, group_runs
 
@@ -30,8 +31,7 @@ def main(args: argparse.Namespace) -> int:
     groups = group_runs(runs)
     shown = counted(sum(len(group.runs) for group in groups), "run")
     print(f"{out}: {shown} in {counted(len(groups), 'group')}, {out.stat().st_size / 1e6:.1f} MB.")
-    for group in groups:
-        for remark in group.repeated:
-            print(remark)
+    for remark in [*(remark for group in groups for remark in group.repeated), *left_out(groups)]:
+        print(remark)
     print("Open it in a browser; run this command again to refresh it.")
     return 0

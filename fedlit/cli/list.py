@@ -10,7 +10,7 @@ from rich.text import Text
 from fedlit.cli.class_sources import Place, ancestors, exported, first_line
 from fedlit.config.files import shipped_configs, shipped_sweeps, shipped_tables
 from fedlit.errors import ConfigError, nearest
-from fedlit.metrics.catalogue import METRICS, SHIPPED_MEASURES, SUMMARY_METRICS
+from fedlit.metrics.catalogue import METRICS, MIN_MAX_METRICS, SHIPPED_MEASURES, SUMMARY_METRICS
 from fedlit.metrics.measures import ACCURACY
 
 KINDS = {
@@ -51,7 +51,7 @@ def entries(name: str) -> dict[str, str]:
     if name in FILES:
         return {file: first_comment(path) for file, path in FILES[name]().items()}
     if name == "metrics":
-        known = METRICS | SUMMARY_METRICS
+        known = METRICS | SUMMARY_METRICS | MIN_MAX_METRICS
         others = [measure for measure in SHIPPED_MEASURES if measure is not ACCURACY]
         return {metric: f"{entry.label}: {entry.definition}" for metric, entry in known.items()} | {
             f"*/{measure.name}": f"{measure.label}: the same names with {measure.name} for acc, where the task has it"

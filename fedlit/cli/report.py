@@ -2,7 +2,7 @@
 
 import argparse
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedlit.report.grids import Grid
+from fedlit.report.grids import BY_INTERVAL, BY_TEST, Grid
 from fedlit.report.page import Report, build_report
 from fedlit.report.write import write_files
 from fedlit.results.runs import find_runs
@@ -44,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference", metavar="LABEL", help="the group that others are compared with (FedAvg, else the first)"
     )
+    parser.add_argument(
+        "--search",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="folder of a sweep, or of a table made again, that chose the runs' hyper-parameters; repeatable",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -51,7 +59,13 @@ def main(args: argparse.Namespace) -> int:
     runs = find_runs(args.runs)
     out = args.out or (args.runs[0] / "report" if len(args.runs) == 1 else Path("report"))
     report = build_report(
-        runs, out, against=args.against, metrics=args.metric, last=args.last, reference=args.reference
+        runs,
+        out,
+        against=args.against,
+        metrics=args.metric,
+        last=args.last,
+        reference=args.reference,
+        searches=args.search,
     )
     console = Console()
     # The line is drawn only when it changes: there is no thread that animates it.
@@ -69,6 +83,8 @@ def show(report: Report, console: Console) -> None:
     for section in report.sections:
         console.print(Text(f"\n{section.data}", style="bold"))
         for grid in section.grids:
+            if grid.name.endswith("-hyperparameters"):  # for a paper, not for the terminal
+                continue
             if grid.name.endswith("-differences"):
                 lines = clear_differences(grid)
             else:
@@ -81,13 +97,24 @@ def show(report: Report, console: Console) -> None:
 
 
 def clear_differences(grid: Grid) -> list[str]:
-    """One line for each interval without 0."""
-    clear = [[entry.text for entry in entries] for entries in grid.rows if entries[-1].bold]
+    """One line for each interval without 0, with what the test says of it; then what tests cannot say."""
+    names = [heading.text for heading in grid.headings]
+    rows = [dict(zip(names, entries, strict=True)) for entries in grid.rows]
+    clear = [{name: entry.text for name, entry in row.items()} for row in rows if row[BY_INTERVAL].bold]
     if not clear:
-        return [f"{grid.title}: no difference is clear: 0 lies in every 95 % interval, or there is no interval."]
-    said = [f"  {who}: {what} {by} ({between}; {n} pairs), {verdict}" for what, who, by, between, n, verdict in clear]
+        nothing = f"{grid.title}: no difference is clear: 0 lies in every 95 % interval, or there is no interval."
+        return [nothing, *grid.notes]
+    said = [f"  {clear_line(row)}" for row in clear]
     more = [f"  and {len(said) - LINES} more"] * (len(said) > LINES)
-    return [f"{grid.title}, where 0 lies outside the 95 % interval:", *said[:LINES], *more]
+    return [f"{grid.title}, where 0 lies outside the 95 % interval:", *said[:LINES], *more, *grid.notes]
+
+
+def clear_line(row: Mapping[str, str]) -> str:
+    """A difference with its interval, its pairs and its test."""
+    measured = f"{row['algorithm']}: {row['metric']} {row['difference']}"
+    interval = f"({row['95 % interval']}; {row['pairs']} pairs), {row[BY_INTERVAL]}"
+    verdict = "" if row[BY_TEST].startswith("too few") else f": {row[BY_TEST]}"  # of too few pairs a note speaks once
+    return f"{measured} {interval}; Wilcoxon p {row['Wilcoxon p']}, Holm {row['after Holm']}{verdict}"
 
 
 def tables(grid: Grid) -> Iterator[Table]:

@@ -135,28 +135,32 @@ SUMMARY_METRICS: dict[str, Metric] = {
     "best/round": Metric("best round by validation", "the evaluated round whose z is best on pooled validation"),
     "best/val_acc": Metric("validation accuracy, best round", "z of that round on pooled validation", "share", "max"),
     "best/global_acc": Metric("global accuracy, best round", "z of that round on pooled test", "share", "max"),
-    "last10/rounds": Metric(
-        "evaluated rounds averaged", "how many last10/* are about: ten, or all where there are fewer"
-    ),
-    "last10/min_user_acc": Metric(
-        "min-user accuracy, last 10",
-        "z, cohort's smallest client, mean over the last ten evaluated rounds",
-        "share",
-        "max",
-    ),
-    "last10/max_user_acc": Metric(
-        "max-user accuracy, last 10",
-        "z, cohort's largest client, mean over the last ten evaluated rounds",
-        "share",
-        "max",
-    ),
-    "last10/within10": Metric(
-        "min and max user within 10 points", "share of the last ten evaluated rounds in which they were", "share", "max"
-    ),
 }
 """In summary.json only; `trainer.rounds_to` chooses the thresholds."""
-BEST_ROUND, LAST_ROUNDS = "best/", "last10/"
-"""Before what is told of the best round by validation, and of the last ten evaluated rounds together."""
+BEST_ROUND = "best/"
+"""The prefix of what `summary.json` has about the best round by validation."""
+MIN_MAX_METRICS: dict[str, Metric] = {
+    "min_max/rounds": Metric("evaluated rounds, min and max user", "evaluated rounds in which both were measured"),
+    "min_user/acc_last10": Metric(
+        "min-user accuracy, last ten", "min_user/acc, mean over the last ten evaluated rounds", "share", "max"
+    ),
+    "max_user/acc_last10": Metric(
+        "max-user accuracy, last ten", "max_user/acc, mean over the last ten evaluated rounds", "share", "max"
+    ),
+    "min_max/acc_gap": Metric(
+        "gap of min and max user",
+        "|max_user/acc − min_user/acc|, mean over the last ten evaluated rounds",
+        "share",
+        "min",
+    ),
+    "min_max/acc_within10": Metric(
+        "rounds within ten points",
+        "share of evaluated rounds with |max_user/acc − min_user/acc| ≤ 0.10",
+        "share",
+        "max",
+    ),
+}
+"""Of a run's evaluated rounds together (report/min_max.py): in summary.json, reports and dashboards."""
 CLOCK = "time/sim_s"
 """Only runs with a virtual clock have this metric. Curves can be drawn against it."""
 ROUNDS_TO, TIME_TO = "rounds_to/", "time_to/"
@@ -172,8 +176,8 @@ SHIPPED_MEASURES = (ACCURACY, PERPLEXITY, MSE, MAE, R2)
 MEASURES: dict[str, Measure] = {measure.name: measure for measure in SHIPPED_MEASURES}
 """Measures by name: fedlit's, and those of users' tasks once their class is defined or a run of theirs is read."""
 _OF_A_MEASURE = re.compile(
-    r"(val|global|local|personal|finetuned|users|min_user|max_user|halftime|best|last10)/"
-    r"(user_|pooled_|val_|global_|min_user_|max_user_)?(\w+?)(_min|_max|_mean|_var|_p10|_p90|_worst10)?"
+    r"(val|global|local|personal|finetuned|users|min_user|max_user|min_max|halftime|best)/(user_|pooled_|val_|global_)?"
+    r"(\w+?)(_min|_max|_mean|_var|_p10|_p90|_worst10|_last10|_gap|_within10)?"
 )
 _WHERE_LESS_IS_BETTER = {
     "_min": ("worst", "best"),
@@ -234,7 +238,7 @@ def metric_of_a_measure(name: str) -> Metric | None:
         return None
     measure, statistic = MEASURES[match[3]], (match[4] or "").replace("_p90", "_p10")
     accuracy_name = f"{match[1]}/{match[2] or ''}acc{statistic}"
-    entry = METRICS.get(accuracy_name) or SUMMARY_METRICS.get(accuracy_name)
+    entry = METRICS.get(accuracy_name) or SUMMARY_METRICS.get(accuracy_name) or MIN_MAX_METRICS.get(accuracy_name)
     if entry is None:
         return None
     texts = [
@@ -244,7 +248,7 @@ def metric_of_a_measure(name: str) -> Metric | None:
     if measure.best == "min" and statistic in _WHERE_LESS_IS_BETTER:
         texts = [text.replace(*_WHERE_LESS_IS_BETTER[statistic]) for text in texts]
     label = texts[0] if measure.label in texts[0] else f"{texts[0]}, {measure.label}"
-    best = entry.best if statistic == "_var" else measure.best
+    best = entry.best if statistic in ("_var", "_gap") else measure.best
     return replace(
         entry, label=label, definition=texts[1], unit=entry.unit if measure.unit == "share" else "", best=best
     )
@@ -276,7 +280,7 @@ def state_label(name: str) -> str:
 
 def metric(name: str) -> Metric:
     """The entry of a name; a metric that only a server callback declares has its name as label."""
-    known = METRICS.get(name) or SUMMARY_METRICS.get(name) or metric_of_a_measure(name)
+    known = METRICS.get(name) or SUMMARY_METRICS.get(name) or MIN_MAX_METRICS.get(name) or metric_of_a_measure(name)
     if known is None and (reached := threshold(name)):
         return reached
     if known is None and is_state_curve(name):

@@ -1,17 +1,20 @@
-"""Paired differences: a group against a reference, seed by seed, with a Student-t confidence interval.
+"""Paired differences: a group against a reference, seed by seed, with a Student-t confidence interval and a rank test.
 
     d_s = value(group, seed s) − value(reference, seed s)      over the seeds that both have
     mean(d) ± t(0.975, n − 1) · std(d) / √n                    n pairs, std divided by n − 1
 
-Pairing takes out what the seeds have in common (the initial weights, the cohorts). No correction for many comparisons.
+Pairing takes out what the seeds have in common (the initial weights, the cohorts). Intervals are not corrected for many
+comparisons; p is, among the groups that are compared in one metric (signed_ranks.py). Neither is given for runs of
+different lengths, of which the longer one would win by its length.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedlit.errors import ConfigError, nearest
-from fedlit.metrics.catalogue import metric
+from fedlit.metrics.catalogue import ROUNDS_TO, TIME_TO, metric
+from fedlit.report.signed_ranks import ALPHA, holm, signed_rank_p, smallest_p
 from fedlit.report.tables import Cell, Value, cell_of, deviation, mean
 from fedlit.results.runs import Group
 
@@ -30,16 +33,40 @@ class Pair(Value):
 class Difference(Cell):
     """A metric of one group less that of the reference; its values are pairs."""
 
+    lengths: Sequence[int] = ()
+    """Rounds of the runs in the pairs, where they are not all of one length."""
+    holm: float | None = None
+    """p after the correction for the other groups that are compared in this metric."""
+    tests: int = 1
+    """So many groups are tested in this metric."""
+
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of the mean difference; None with fewer than two pairs."""
-        return interval([one.value for one in self.values])
+        """The 95 % interval of the mean difference; None with fewer than two pairs, or of different lengths."""
+        return None if self.lengths else interval([one.value for one in self.values])
+
+    @property
+    def p(self) -> float | None:
+        """Wilcoxon's signed-rank p; None for different lengths, and where no difference is known to be other than 0."""
+        return None if self.lengths else signed_rank_p([one.value for one in self.values])
+
+    @property
+    def by_the_test(self) -> str:
+        """Whether the corrected p is significant, with the number of pairs; and whether it could be."""
+        if self.holm is None:
+            return "refused" if self.lengths else "no test"
+        if self.holm <= ALPHA:
+            return f"significant, n = {self.n}"
+        can_be = self.tests * smallest_p(self.n) <= ALPHA
+        return f"{'not significant' if can_be else 'too few pairs'}, n = {self.n}"
 
     @property
     def verdict(self) -> str:
         """In words whether 0 lies outside the interval, and which way is better where the metric has one."""
         if not self.values:
             return "no common seed"
+        if self.lengths:
+            return "other lengths"
         if self.interval is None:
             return "one pair"
         low, high = self.interval
@@ -86,6 +113,14 @@ def t_mass(freedom: int, angle: float) -> float:
     return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
 
 
+def differences(groups: Sequence[Group], reference: Group, name: str, last: int = 1) -> list[Difference]:
+    """One metric of several groups against the reference, p corrected by Holm's method for their number."""
+    found = [difference(group, reference, name, last) for group in groups]
+    ps = [one.p for one in found if one.p is not None]
+    corrected = iter(holm(ps))
+    return [one if one.p is None else replace(one, holm=next(corrected), tests=len(ps)) for one in found]
+
+
 def difference(group: Group, reference: Group, name: str, last: int = 1) -> Difference:
     """One metric of a group against the reference, by the seeds that both have."""
     theirs = {one.seed: one for one in cell_of(reference, name, last).values}
@@ -94,7 +129,10 @@ def difference(group: Group, reference: Group, name: str, last: int = 1) -> Diff
         for one in cell_of(group, name, last).values
         if one.seed in theirs
     ]
-    return Difference(group.label, name, pairs)
+    rounds = {run.path: run.rounds[-1] for run in (*group.runs, *reference.runs)}
+    lengths = {rounds[run] for pair in pairs for run in (pair.run, pair.reference.run)}
+    matters = len(lengths) > 1 and not name.startswith((ROUNDS_TO, TIME_TO))  # these end when they are reached
+    return Difference(group.label, name, pairs, lengths=sorted(lengths) if matters else ())
 
 
 def choose_reference(groups: Sequence[Group], asked: str | None) -> Group:

@@ -3,6 +3,7 @@ r"""tables.tex: tables to be taken into a paper by \input, in the manner of book
 They need \usepackage{booktabs} and \usepackage{graphicx}; a table wider than the text is shrunk to fit.
 """
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -14,6 +15,8 @@ LONGEST = 36
 """Rows of a table that fit a page; a longer one is continued in another."""
 HEADING = 14
 """Characters of a heading's line."""
+WIDEST = 9
+"""Metrics that can be read side by side; further ones stand below them, each line named again."""
 _FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 _SIGNS = {
     "\\": r"\textbackslash{}",
@@ -79,22 +82,32 @@ def grid_lines(grid: Grid, data: str) -> Iterator[str]:
         yield f"  \\caption{{{escape(f'{grid.title}, {data}{part}. {grid.caption}')}}}"
         yield f"  \\label{{tab:{name}}}"
         if grid.rows:
-            yield from tabular(grid, grid.rows[start : start + LONGEST])
+            for columns in side_by_side(grid):
+                yield from tabular(grid, columns, grid.rows[start : start + LONGEST])
         if grid.notes and start == starts[-1]:
             yield f"  \\par\\smallskip{{\\raggedright {escape(' '.join(grid.notes))}\\par}}"
         yield r"\end{table}"
 
 
-def tabular(grid: Grid, rows: Sequence[Sequence[Entry]]) -> Iterator[str]:
-    """Head and rows between their rules, no wider than the text."""
-    columns = "".join("l" if heading.is_text else "r" for heading in grid.headings)
+def side_by_side(grid: Grid) -> list[list[int]]:
+    """The metrics of a grid in as many parts as are needed, each beside the columns that name a row."""
+    metrics = [column for column, heading in enumerate(grid.headings) if heading.name]
+    others = [column for column, heading in enumerate(grid.headings) if not heading.name]
+    parts = max(1, math.ceil(len(metrics) / WIDEST))
+    ends = [round(part * len(metrics) / parts) for part in range(parts + 1)]
+    return [sorted([*others, *metrics[first:last]]) for first, last in pairwise(ends)]
+
+
+def tabular(grid: Grid, columns: Sequence[int], rows: Sequence[Sequence[Entry]]) -> Iterator[str]:
+    """Head and rows of some columns between their rules, no wider than the text."""
+    headings = [grid.headings[column] for column in columns]
     yield f"  \\par\\smallskip{_FIT}"
-    yield f"  \\begin{{tabular}}{{{columns}}}"
+    yield f"  \\begin{{tabular}}{{{''.join('l' if heading.is_text else 'r' for heading in headings)}}}"
     yield r"    \toprule"
-    yield f"    {' & '.join(stacked(heading.text, heading.is_text) for heading in grid.headings)} \\\\"
+    yield f"    {' & '.join(stacked(heading.text, heading.is_text) for heading in headings)} \\\\"
     yield r"    \midrule"
     for entries in rows:
-        yield f"    {' & '.join(map(entry_text, entries))} \\\\"
+        yield f"    {' & '.join(entry_text(entries[column]) for column in columns)} \\\\"
     yield r"    \bottomrule"
     yield r"  \end{tabular}}"
 

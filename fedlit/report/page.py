@@ -14,7 +14,9 @@ from fedlit.errors import require
 from fedlit.metrics.catalogue import metric
 from fedlit.report.differences import check_reference, choose_reference
 from fedlit.report.domains import read_domains
-from fedlit.report.grids import Entry, Grid, Heading, differences_grid, domains_grid, results_grid
+from fedlit.report.finished import finished_alone, left_out
+from fedlit.report.grids import Entry, Grid, Heading, differences_grid, domains_grid, results_grids
+from fedlit.report.hyperparameters import hyperparameters_grid
 from fedlit.report.paper_comparison import against_grid
 from fedlit.report.paper_tables import PaperTable, read_table
 from fedlit.report.tables import choose_metrics
@@ -78,6 +80,8 @@ class Wanted:
     last: int
     reference: str | None
     table: PaperTable | None
+    searches: Sequence[Path] = ()
+    """Folders of sweeps or of tables made again, in which hyper-parameters were searched."""
 
 
 def build_report(
@@ -88,15 +92,17 @@ def build_report(
     metrics: Sequence[str] = (),
     last: int = 1,
     reference: str | None = None,
+    searches: Sequence[Path] = (),
 ) -> Report:
     """All tables and remarks, without figures; nothing is written."""
     require(last >= 1, f"--last is {last}; give 1 or more evaluated rounds.")
     table = read_table(against) if against is not None else None
-    wanted = Wanted(choose_metrics(runs, metrics), last, reference, table)
+    wanted = Wanted(choose_metrics(runs, metrics), last, reference, table, searches)
     by_data: dict[str, list[Run]] = {}
     for name, run in zip(named_data(runs), runs, strict=True):
         by_data.setdefault(name, []).append(run)
-    grouped = {data: group_runs(own) for data, own in by_data.items()}
+    whole = {data: group_runs(own) for data, own in by_data.items()}
+    grouped = {data: finished_alone(groups) for data, groups in whole.items()}
     check_reference([group for groups in grouped.values() for group in groups], reference)
     remarks = [f"The runs are of different data: {', '.join(grouped)}. Each has its own tables."] * (len(grouped) > 1)
     paths = {run.path: os.path.relpath(run.path.resolve(), out.resolve()) for run in runs}
@@ -106,7 +112,7 @@ def build_report(
         section = build_section(data, groups, replace(wanted, metrics=columns))
         if len(grouped) > 1:
             section = replace(section, figure_folder=section.figure_folder / section.name)
-        said = [*mixed(groups), *section.remarks]
+        said = [*left_out(whole[data]), *mixed(groups), *section.remarks]
         remarks += [f"{data}: {remark}" for remark in said] if len(grouped) > 1 else said
         sections.append(section)
     return Report(out, sections, remarks, metrics_grid(wanted.metrics), paths)
@@ -118,10 +124,11 @@ def build_section(data: str, groups: Sequence[Group], wanted: Wanted) -> Section
     metrics, last = wanted.metrics, wanted.last
     domains = read_domains(groups, last)
     grids = [
-        results_grid(f"{name}-results", groups, metrics, last),
+        *results_grids(name, groups, metrics, last),
         against_grid(f"{name}-against", groups, wanted.table, domains, last) if wanted.table else None,
         differences_grid(f"{name}-differences", groups, choose_reference(groups, wanted.reference), metrics, last),
         domains_grid(f"{name}-domains", groups, domains, last),
+        hyperparameters_grid(f"{name}-hyperparameters", groups, wanted.searches),
     ]
     kept = [grid for grid in grids if grid is not None]
     unread = ", ".join(path.name for path in domains.unread)

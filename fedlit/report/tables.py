@@ -11,6 +11,7 @@ from pathlib import Path
 from fedlit.errors import ConfigError, nearest
 from fedlit.metrics.catalogue import CLOCK, ROUNDS_TO, TIME_TO
 from fedlit.metrics.measures import Measure
+from fedlit.report.min_max import LAST, min_max_metrics
 from fedlit.results.runs import Group, Run
 
 
@@ -70,8 +71,8 @@ def measured(run: Run, name: str, last: int = 1) -> float | None:
 
 
 def whole_run_metrics(run: Run) -> dict[str, float]:
-    """What has no curve: in summary.json alone, and the times at which thresholds were reached."""
-    return summary_metrics(run) | times_to(run)
+    """What has no curve: in summary.json alone, times at which thresholds were reached, and of min and max user."""
+    return summary_metrics(run) | times_to(run) | min_max_metrics(run.rows, run.measures)
 
 
 def summary_metrics(run: Run) -> dict[str, float]:
@@ -134,12 +135,14 @@ def told_of(measure: Measure) -> list[str]:
     """The metrics of a measure that tables have."""
     name, worst = measure.name, "min" if measure.best == "max" else "max"
     return [
-        *(f"global/{name}", f"global/user_{name}", f"local/{name}", f"personal/{name}"),
-        *(f"users/{name}_{worst}", f"users/{name}_worst10", f"users/{name}_var"),
+        *(f"{model}/{name}" for model in ("global", "local", "personal", "finetuned")),
+        *(f"global/user_{name}", f"users/{name}_{worst}", f"users/{name}_worst10", f"users/{name}_var"),
+        *(f"min_user/{name}_last{LAST}", f"max_user/{name}_last{LAST}"),
+        *(f"min_max/{name}_gap", f"min_max/{name}_within10"),
     ]
 
 
 def is_repetition(runs: Sequence[Run], name: str) -> bool:
-    """Whether the users' personal models are their local ones in every run: the same column twice tells nothing."""
+    """Whether the local models are the users' personal ones in every run: the same column twice tells nothing."""
     group, _, measure = name.partition("/")
-    return group == "personal" and all(run.final(name) == run.final(f"local/{measure}") for run in runs)
+    return group == "local" and all(run.final(name) == run.final(f"personal/{measure}") for run in runs)

@@ -25,6 +25,7 @@ def write_report(
     metrics: Sequence[str] = (),
     last: int = 1,
     reference: str | None = None,
+    searches: Sequence[Path] = (),
 ) -> list[Path]:
     """Write tables and figures of these runs into a folder; returns the files.
 
@@ -35,8 +36,11 @@ def write_report(
         metrics: names of the columns; a sensible set unless given.
         last: how many of the last evaluated rounds are averaged.
         reference: label of the group that others are compared with; FedAvg or the first unless given.
+        searches: folders of sweeps or of tables made again, in which the runs' hyper-parameters were searched.
     """
-    report = build_report(runs, out, against=against, metrics=metrics, last=last, reference=reference)
+    report = build_report(
+        runs, out, against=against, metrics=metrics, last=last, reference=reference, searches=searches
+    )
     return write_files(report)
 
 
@@ -91,6 +95,7 @@ def describe(report: Report, cell: Cell) -> dict[str, Any]:
     }
     if isinstance(cell, Difference):
         described["interval"] = [finite(end) for end in cell.interval] if cell.interval else None
+        described["wilcoxon"] = {"p": cell.p, "holm": cell.holm, "tests": cell.tests} if cell.p is not None else None
     return described
 
 

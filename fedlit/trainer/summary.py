@@ -13,7 +13,6 @@ from rich.table import Table
 from fedlit.evaluation.history import Best, History
 from fedlit.metrics.catalogue import (
     BEST_ROUND,
-    LAST_ROUNDS,
     SHIPPED_MEASURES,
     STATES,
     format_value,
@@ -23,12 +22,11 @@ from fedlit.metrics.catalogue import (
 from fedlit.metrics.formatting import counted
 from fedlit.metrics.measures import ACCURACY, Measure
 from fedlit.metrics.user_scores import first_round_at
+from fedlit.report.min_max import min_max_metrics
 
+MIN_MAX = ("min_user/", "max_user/", "min_max/")
+"""Prefixes of what a summary has about min and max user."""
 _PACKAGES = ("fedlit", "torch", "pytorch-lightning", "numpy")
-_LAST = 10
-"""Evaluated rounds that `last10/*` are about: min and max user are another pair of clients in every round."""
-_WITHIN = 0.10 + 1e-9
-"""Ten points, of which 0.8 - 0.7 is a rounding error more."""
 
 
 def summarise(history: History, best: Best, rounds: int, thresholds: Sequence[float]) -> dict[str, Any]:
@@ -47,7 +45,7 @@ def summarise(history: History, best: Best, rounds: int, thresholds: Sequence[fl
     for threshold in thresholds if first.unit == "share" else ():
         summary[f"rounds_to/{threshold:.2f}"] = first_round_at(threshold, measured, values)
     summary[f"halftime/{first.name}"] = half[-1] if half else None
-    summary |= best_round(summary.get("best", {}), first) | last_rounds(history, first)
+    summary |= best_round(summary.get("best", {}), first) | min_max_metrics(history.rows, [first])
     return summary | {"states": shown_states(history.columns)} | own_measures(history.columns)
 
 
@@ -56,22 +54,6 @@ def best_round(row: Mapping[str, float], measure: Measure) -> dict[str, float]:
     names = [group for group in ("val", "global") if f"{group}/{measure.name}" in row]
     values = {f"{BEST_ROUND}{group}_{measure.name}": row[f"{group}/{measure.name}"] for group in names}
     return {f"{BEST_ROUND}round": row["round"], **values} if row else {}
-
-
-def last_rounds(history: History, measure: Measure) -> dict[str, float]:
-    """Min and max user as means over the last ten evaluated rounds, and how often they were within ten points.
-
-    A round counts where both were measured. Points are for shares alone.
-    """
-    low, high = f"min_user/{measure.name}", f"max_user/{measure.name}"
-    pairs = [(row[low], row[high]) for row in history.rows if low in row and high in row][-_LAST:]
-    if not pairs:
-        return {}
-    lows, highs = zip(*pairs, strict=True)
-    means = {f"min_user_{measure.name}": sum(lows) / len(pairs), f"max_user_{measure.name}": sum(highs) / len(pairs)}
-    near = sum(abs(one - other) <= _WITHIN for one, other in pairs) / len(pairs)
-    told = {"rounds": len(pairs), **means, **({"within10": near} if measure.unit == "share" else {})}
-    return {f"{LAST_ROUNDS}{name}": value for name, value in told.items()}
 
 
 def shown_states(columns: Sequence[str]) -> dict[str, Any]:
@@ -102,14 +84,14 @@ def git_commit() -> str | None:
 
 
 def result_table(summary: dict[str, Any]) -> Table:
-    """The small table at the end of a run: its last values, its best round by validation, its last ten rounds."""
+    """The small table at the end of a run: its last values, its best round by validation, its min and max user."""
     table = Table(title=f"after {counted(summary['rounds'], 'round')}", title_justify="left")
     table.add_column("metric")
     table.add_column("value", justify="right")
     table.add_column("name", style="dim")
     final = summary["final"]
-    best, last = ([name for name in summary if name.startswith(group)] for group in (BEST_ROUND, LAST_ROUNDS))
-    for names in ([name for name in table_metrics(final) if name in final], best, last):
+    best, min_max = ([name for name in summary if name.startswith(groups)] for groups in (BEST_ROUND, MIN_MAX))
+    for names in ([name for name in table_metrics(final) if name in final], best, min_max):
         for name in names:
             table.add_row(metric(name).label, format_value(name, (final | summary)[name]), name)
         table.add_section()

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from fedlit.errors import ConfigError
-from fedlit.report.differences import check_reference, choose_reference, difference, interval, t_quantile
+from fedlit.report.differences import (
+    check_reference,
+    choose_reference,
+    difference,
+    differences,
+    interval,
+    t_quantile,
+)
 from fedlit.report.grids import differences_grid
 from fedlit.results.runs import Group, group_runs, read_run
 from tests.report.folders import one_group, seeds, write_run
@@ -74,8 +81,78 @@ def test_the_table_has_difference_interval_pairs_and_word(tmp_path: Path) -> Non
     grid = differences_grid("t", [reference, group], reference, ["global/acc"], 1)
     assert grid is not None
     (row,) = [[entry.text for entry in entries] for entries in grid.rows]
-    assert row == ["global accuracy [%]", "FedBC", "+12.00", "+9.52 to +14.48", "3", "better"]
+    assert row == [
+        *("global accuracy [%]", "FedBC", "+12.00", "+9.52 to +14.48", "3", "better"),
+        *("0.2500", "0.2500", "too few pairs, n = 3"),
+    ]
     assert grid.title == "Differences to FedAvg"
+
+
+@pytest.mark.parametrize(
+    ("seeds_of_each", "word", "note"),
+    [
+        (5, "too few pairs, n = 5", "With 5 pairs the smallest possible p is 0.0625 so that nothing"),
+        (6, "significant, n = 6", None),
+    ],
+)
+def test_significance_has_its_number_of_seeds_and_five_are_too_few(
+    tmp_path: Path, seeds_of_each: int, word: str, note: str | None
+) -> None:
+    ours, theirs = [0.6 + 0.01 * seed for seed in range(seeds_of_each)], [0.5] * seeds_of_each
+    group, reference = pair(tmp_path, ours, theirs)
+    grid = differences_grid("t", [reference, group], reference, ["global/acc"], 1)
+    assert grid is not None
+    assert grid.rows[0][-1].text == word
+    assert grid.rows[0][-1].bold == (note is None)
+    assert [said[: len(note or "")] for said in grid.notes] == ([note] if note else [])
+
+
+def test_p_is_corrected_among_the_groups_that_are_compared_in_a_metric(tmp_path: Path) -> None:
+    values = {
+        "FedAvg": [0.5] * 6,
+        "FedBC": [0.6 + 0.01 * k for k in range(6)],
+        "FedProx": [0.7 + 0.01 * k for k in range(6)],
+    }
+    runs = [run for label, own in values.items() for run in seeds(tmp_path, "global/acc", own, algorithm=label)]
+    reference, *others = group_runs(runs)
+    found = differences(others, reference, "global/acc")
+    assert [one.p for one in found] == [2 / 64, 2 / 64]
+    assert [one.holm for one in found] == [4 / 64, 4 / 64]
+    assert {one.by_the_test for one in found} == {"too few pairs, n = 6"}
+    grid = differences_grid("t", [reference, *others], reference, ["global/acc"], 1)
+    assert grid is not None
+    assert grid.notes == [
+        "With 6 pairs the smallest possible p is 0.03125, 0.0625 after Holm's correction of 2 tests, so that nothing "
+        "can be significant at 5 %. It takes 7 seeds."
+    ]
+
+
+def of_lengths(tmp_path: Path, name: str, ours: int, theirs: int) -> tuple[Group, Group]:
+    """Six seeds of two algorithms that ran for so many rounds."""
+    paths = [
+        write_run(tmp_path / f"{label}-{seed}", {name: [value] * rounds}, algorithm=label, seed=seed)
+        for label, rounds, value in (("FedBC", ours, 0.6), ("FedAvg", theirs, 0.5))
+        for seed in range(6)
+    ]
+    group, reference = group_runs([read_run(path) for path in paths])
+    return group, reference
+
+
+def test_runs_of_different_lengths_are_not_tested(tmp_path: Path) -> None:
+    group, reference = of_lengths(tmp_path, "global/acc", 3, 2)
+    (found,) = differences([group], reference, "global/acc")
+    assert found.mean == pytest.approx(0.1)
+    assert (found.p, found.interval, found.verdict, found.by_the_test) == (None, None, "other lengths", "refused")
+    grid = differences_grid("t", [reference, group], reference, ["global/acc"], 1)
+    assert grid is not None
+    assert [entry.text for entry in grid.rows[0]][3:] == ["—", "6", "other lengths", "—", "—", "refused"]
+    assert grid.notes == ["No interval and no test, because the runs have different lengths: FedBC (2 and 3 rounds)."]
+
+
+def test_the_rounds_that_an_accuracy_took_are_tested_whatever_the_lengths(tmp_path: Path) -> None:
+    group, reference = of_lengths(tmp_path, "time_to/0.40", 3, 2)
+    (found,) = differences([group], reference, "time_to/0.40")
+    assert found.p == 2 / 64
 
 
 def test_a_group_alone_is_compared_with_nobody(tmp_path: Path) -> None:

@@ -187,6 +187,7 @@ def test_numbers_that_are_not_finite_are_null(workplace: Path) -> None:
         ("--against fedbc_tabel2", "Did you mean 'fedbc_table2_"),
         ("--reference FedAv", "Did you mean 'FedAvg'?"),
         ("--out runs/FedAvg-0/config.yaml", "cannot be made a folder"),
+        ("--search runs", "--search runs holds no search that can be read"),
     ],
 )
 def test_wrong_input_is_one_paragraph_and_writes_nothing(runs: Path, refusal: Any, words: str, message: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fedlit.errors import ConfigError
 from fedlit.report.formats import Style, heading, style_of
-from fedlit.report.grids import results_grid
+from fedlit.report.grids import results_grid, results_grids
 from fedlit.report.tables import Cell, Value, cell_of, choose_metrics, measured
 from fedlit.results.runs import group_runs, read_run
 from tests.report.folders import one_group, seeds, write_run
@@ -66,12 +66,34 @@ def test_default_metrics_are_those_that_the_runs_have(tmp_path: Path) -> None:
     assert choose_metrics([run], ["train/loss", "train/loss"]) == ["train/loss"]
 
 
-@pytest.mark.parametrize(("personal", "shown"), [(0.5, False), (0.6, True)], ids=["the same", "another"])
-def test_personal_accuracy_is_a_column_where_it_is_not_the_local_one(
-    tmp_path: Path, personal: float, shown: bool
+@pytest.mark.parametrize(
+    ("local", "columns"),
+    [([0.5], ["personal/acc"]), ([0.4], ["local/acc", "personal/acc"])],
+    ids=["the same", "another"],
+)
+def test_personal_accuracy_is_a_column_and_the_local_one_only_where_it_is_another(
+    tmp_path: Path, local: list[float], columns: list[str]
 ) -> None:
-    run = read_run(write_run(tmp_path, {"local/acc": [0.5], "personal/acc": [personal]}))
-    assert ("personal/acc" in choose_metrics([run], [])) == shown
+    run = read_run(write_run(tmp_path, {"local/acc": local, "personal/acc": [0.5]}))
+    assert choose_metrics([run], []) == columns
+
+
+def test_runs_with_min_and_max_users_have_columns_for_them(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path, {"min_user/acc": [0.5], "max_user/acc": [0.9], "global/acc": [0.8]}))
+    names = ["min_user/acc_last10", "max_user/acc_last10", "min_max/acc_gap", "min_max/acc_within10"]
+    assert choose_metrics([run], []) == ["global/acc", *names]
+
+
+def test_groups_of_different_lengths_are_marked_in_the_table(tmp_path: Path) -> None:
+    paths = [
+        write_run(tmp_path / "short", {"global/acc": [0.5] * 2}),
+        write_run(tmp_path / "long", {"global/acc": [0.5] * 3}, algorithm="FedBC"),
+        write_run(tmp_path / "longer", {"global/acc": [0.5] * 4}, algorithm="FedBC", seed=1),
+    ]
+    grid = results_grid("t", group_runs([read_run(path) for path in paths]), ["global/acc"], 1)
+    column = [heading.text for heading in grid.headings].index("rounds")
+    assert [row[column].text for row in grid.rows] == ["2", "3 to 4"]
+    assert grid.notes == ["The runs have different lengths: the longer ones had more rounds to learn in."]
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
@@ -153,3 +175,13 @@ def test_the_caption_says_which_rounds_and_how_many_seeds(tmp_path: Path) -> Non
     groups = group_runs(seeds(tmp_path, "global/acc", [0.5, 0.6]))
     assert "over n seeds; the last evaluated round" in results_grid("t", groups, ["global/acc"], 1).caption
     assert "the mean of the 3 last evaluated rounds" in results_grid("t", groups, ["global/acc"], 3).caption
+
+
+def test_a_wide_table_is_one_of_models_and_one_of_users(tmp_path: Path) -> None:
+    models = ["global/acc", "global/user_acc", "local/acc", "personal/acc"]
+    users = ["users/acc_min", "users/acc_var", "users/gini", "min_user/weight", "max_user/weight"]
+    groups = group_runs([read_run(write_run(tmp_path, {name: [0.5] for name in (*models, *users)}))])
+    grids = results_grids("t", groups, [*models, *users], 1)
+    columns = {grid.name: [heading.name for heading in grid.headings if heading.name] for grid in grids}
+    assert columns == {"t-results": models, "t-users": users}
+    assert [grid.name for grid in results_grids("t", groups, users, 1)] == ["t-results"]

@@ -188,4 +188,7 @@ def test_a_long_table_goes_on_in_another(tmp_path: Path) -> None:
     ]
     report = build_report([read_run(path) for path in paths], tmp_path / "out", metrics=names)
     labels = re.findall(r"\\label\{tab:(.*?)\}", as_latex(report))
-    assert labels == ["synthetic-results", "synthetic-differences-1", "synthetic-differences-2"]
+    assert labels == [
+        *("synthetic-results", "synthetic-differences-1", "synthetic-differences-2"),
+        "synthetic-hyperparameters",
+    ]

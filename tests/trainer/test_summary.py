@@ -1,4 +1,4 @@
-"""The table at the end of a run: its best round by validation, and min and max user over the last ten rounds."""
+"""The table at the end of a run: its best round by validation, and min and max user over many rounds."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,12 @@ import pytest
 
 from fedlit import FedAvg, FedBC, FederatedTrainer
 from fedlit.evaluation.history import Best, History
+from fedlit.metrics.catalogue import MIN_MAX_METRICS
 from fedlit.metrics.measures import ACCURACY, MSE, Measure
+from fedlit.report.min_max import min_max_metrics
 from fedlit.results.runs import read_run
 from fedlit.trainer.fit_results import Summary
-from fedlit.trainer.summary import last_rounds, summarise
+from fedlit.trainer.summary import MIN_MAX, summarise
 from tests.client.test_tasks import fitted
 from tests.cloud_runs import run_in_a_cloud
 from tests.problems import run, tiny_data, tiny_net
@@ -31,7 +33,7 @@ def trained(rounds: int, **options: Any) -> FederatedTrainer:
 
 
 def told(summary: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in summary.items() if name.startswith(("best/", "last10/"))}
+    return {name: value for name, value in summary.items() if name.startswith(("best/", *MIN_MAX))}
 
 
 # min and max user
@@ -40,33 +42,39 @@ def told(summary: dict[str, Any]) -> dict[str, Any]:
 def test_means_are_over_the_last_ten_rounds_that_were_evaluated() -> None:
     early, late = [(0.0, 0.0)] * 5, [(0.1 * k, 0.5) for k in range(10)]
     gaps = [pair for evaluated in late for pair in (evaluated, None)]  # every other round is evaluated
-    assert last_rounds(history_of(*early, *gaps), ACCURACY) == {
-        "last10/rounds": 10,
-        "last10/min_user_acc": pytest.approx(0.45),
-        "last10/max_user_acc": pytest.approx(0.5),
-        "last10/within10": 0.3,  # 40, 50 and 60 beside 50
+    assert min_max_metrics(history_of(*early, *gaps).rows, [ACCURACY]) == {
+        "min_max/rounds": 15,
+        "min_user/acc_last10": pytest.approx(0.45),
+        "max_user/acc_last10": pytest.approx(0.5),
+        "min_max/acc_gap": pytest.approx(0.25),
+        "min_max/acc_within10": pytest.approx(8 / 15),  # the early five, and 40, 50 and 60 beside 50
     }
 
 
 def test_fewer_than_ten_rounds_are_all_counted_and_it_is_said_how_many() -> None:
-    found = last_rounds(history_of((0.2, 0.6), (0.4, 0.45)), ACCURACY)
-    assert found["last10/rounds"] == 2
-    assert found["last10/min_user_acc"] == pytest.approx(0.3)
-    assert found["last10/within10"] == 0.5
+    found = min_max_metrics(history_of((0.2, 0.6), (0.4, 0.45)).rows, [ACCURACY])
+    assert found["min_max/rounds"] == 2
+    assert found["min_user/acc_last10"] == pytest.approx(0.3)
+    assert found["min_max/acc_within10"] == 0.5
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.7, 0.8), (0.8, 0.7), (0.9, 1.0), (0.0, 0.1)])
 def test_ten_points_are_within_ten_points_whatever_rounding_does(low: float, high: float) -> None:
-    assert last_rounds(history_of((low, high)), ACCURACY)["last10/within10"] == 1.0
+    assert min_max_metrics(history_of((low, high)).rows, [ACCURACY])["min_max/acc_within10"] == 1.0
 
 
 def test_points_are_for_shares_alone() -> None:
-    found = last_rounds(history_of((3.0, 5.0), measure=MSE), MSE)
-    assert found == {"last10/rounds": 1, "last10/min_user_mse": 3.0, "last10/max_user_mse": 5.0}
+    found = min_max_metrics(history_of((3.0, 5.0), measure=MSE).rows, [MSE])
+    assert found == {
+        "min_max/rounds": 1,
+        "min_user/mse_last10": 3.0,
+        "max_user/mse_last10": 5.0,
+        "min_max/mse_gap": 2.0,
+    }
 
 
 def test_without_users_that_were_measured_nothing_is_told() -> None:
-    assert last_rounds(history_of(None, None), ACCURACY) == {}
+    assert min_max_metrics(history_of(None, None).rows, [ACCURACY]) == {}
 
 
 # the best round
@@ -99,8 +107,8 @@ def test_numbers_are_those_of_the_rows_on_disk(tmp_path: Path) -> None:
     read = read_run(tmp_path / "run")
     for name in ("min_user/acc", "max_user/acc"):
         mean = read.final(name, last=10)
-        assert read.summary[f"last10/{name.replace('/', '_')}"] == pytest.approx(mean)
-    assert read.summary["last10/rounds"] == 10
+        assert read.summary[f"{name}_last10"] == pytest.approx(mean)
+    assert read.summary["min_max/rounds"] == 13
 
 
 def test_a_resumed_run_has_the_numbers_of_one_that_was_never_stopped(tmp_path: Path) -> None:
@@ -112,26 +120,24 @@ def test_a_resumed_run_has_the_numbers_of_one_that_was_never_stopped(tmp_path: P
 @pytest.mark.parametrize(("task", "measure", "has_points"), [("regression", "mse", False), ("next_token", "acc", True)])
 def test_other_tasks_are_told_by_their_first_measure(task: str, measure: str, has_points: bool) -> None:
     summary = fitted(task).summary
-    ends = {f"last10/min_user_{measure}", f"last10/max_user_{measure}", "last10/rounds"}
-    assert {name for name in summary if name.startswith("last10/")} == ends | (
-        {"last10/within10"} if has_points else set()
-    )
+    names = {f"min_user/{measure}_last10", f"max_user/{measure}_last10", "min_max/rounds", f"min_max/{measure}_gap"}
+    points = {f"min_max/{measure}_within10"} if has_points else set()
+    assert {name for name in summary if name.startswith(MIN_MAX)} == names | points
 
 
 def test_a_cloud_has_them_too(tmp_path: Path) -> None:
     folder = run_in_a_cloud(FedAvg(tiny_net(), batch_size=4), tmp_path / "cloud", val_fraction=0.2)
     names = set(told(read_run(folder).summary))
-    assert names == {f"best/{name}" for name in ("round", "val_acc", "global_acc")} | {
-        f"last10/{name}" for name in ("rounds", "min_user_acc", "max_user_acc", "within10")
-    }
+    assert names == {f"best/{name}" for name in ("round", "val_acc", "global_acc")} | set(MIN_MAX_METRICS)
 
 
 def test_the_printed_table_has_them_by_their_names() -> None:
     summary = trained(3).summary
-    lines = [line for line in str(summary).splitlines() if "best/" in line or "last10/" in line]
+    names = set(told(summary))
+    lines = [line for line in str(summary).splitlines() if names & set(line.replace("│", " ").split())]
     assert [line.split("│")[3].strip() for line in lines] == list(told(summary))
     assert f"{100 * summary['best/global_acc']:.2f} %" in str(summary)
-    assert "min and max user within 10 points" in str(summary)
+    assert "rounds within ten points" in str(summary)
 
 
 def test_the_table_of_a_summary_without_them_has_the_last_values_alone() -> None:

@@ -14,8 +14,8 @@ from fedlit.experiments.fit_arguments import made_model
 from fedlit.metrics.catalogue import (
     BEST_ROUND,
     CLOCK,
-    LAST_ROUNDS,
     METRICS,
+    MIN_MAX_METRICS,
     SUMMARY_METRICS,
     is_state_curve,
     metric,
@@ -27,7 +27,7 @@ Goal = Literal["maximize", "minimize"]
 GOALS: dict[str | None, Goal] = {"max": "maximize", "min": "minimize"}
 """Which way is better -> the goal of a search."""
 
-_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/", f"{BEST_ROUND}global_", LAST_ROUNDS)
+_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/", f"{BEST_ROUND}global_", "min_max/")
 _EXTREME = ("min_user/", "max_user/")
 _ON_REQUEST = {
     "finetuned": "trainer.finetune_lr 0.01",
@@ -55,7 +55,7 @@ def best_of(values: list[float], goal: Goal) -> float:
 
 def check_metric(name: str, *, has_validation: bool, has_callbacks: bool) -> None:
     """Refuse a metric that nothing will measure, before hours are spent on it."""
-    known = [*METRICS, *SUMMARY_METRICS]
+    known = [*METRICS, *SUMMARY_METRICS, *MIN_MAX_METRICS]
     is_measured = metric_of_a_measure(name) is not None  # regressions have val/mse
     is_open = (
         has_callbacks or is_measured or is_state_curve(name)
@@ -100,7 +100,9 @@ def names_of_a_run(client: Client, config: Any) -> list[str]:
     asked = [name for name in METRICS if (group := name.partition("/")[0]) in ("cloud", "buffer") and options[group]]
     asked += [CLOCK] if options.clock else []
     own = [name for callback in client.server_callbacks() for name in callback.metrics]
-    whole = [name.replace("acc", first) for name in SUMMARY_METRICS if not name.startswith("rounds_to/")]
+    whole = [
+        name.replace("acc", first) for name in (*SUMMARY_METRICS, *MIN_MAX_METRICS) if not name.startswith("rounds_to/")
+    ]
     return [*columns, *asked, *own, *whole]
 
 

@@ -21,6 +21,7 @@ from fedlit.metrics.measures import Measure
 from fedlit.report.colours import DIFFERENT, Look, looks_of
 from fedlit.report.dashboard.datasets import DataSet, datasets_of
 from fedlit.report.dashboard.ranking import ranks_of
+from fedlit.report.finished import finished_alone
 from fedlit.results.folder import fingerprint, read_clients
 from fedlit.results.runs import Group, Run, group_runs
 
@@ -104,7 +105,7 @@ def words_of(measure: Measure) -> dict[str, str]:
 
 def describe_groups(dataset: DataSet) -> list[dict[str, Any]]:
     """The groups of a data set without their runs. No chart has those of two, so each has the looks it has alone."""
-    ranks = ranks_of(dataset.groups)
+    ranks = ranks_of(finished_alone(dataset.groups))
     told = zip(dataset.groups, looks_for([group.algorithm for group in dataset.groups], ranks), ranks, strict=True)
     return [describe_group(group, dataset.name, look, rank) for group, look, rank in told]
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fedlit.report.finished import finished_alone, left_out
 from fedlit.results.config_file import canonical
 from fedlit.results.groups import (
     SEEDS,
@@ -32,7 +33,7 @@ class DataSet:
     @property
     def remarks(self) -> list[str]:
         """What a reader must know before comparing these groups."""
-        return mixed(self.groups)
+        return [*left_out(self.groups), *mixed(finished_alone(self.groups))]
 
 
 def datasets_of(groups: Sequence[Group]) -> list[DataSet]:

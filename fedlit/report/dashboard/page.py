@@ -16,7 +16,20 @@ from fedlit.results.runs import Run
 HERE = Path(__file__).parent
 SCRIPTS = (
     *("dom", "format", "state", "data", "xaxis", "selection", "series", "axes", "tip", "gestures", "linechart"),
-    *("standalone", "download", "choices", "sidebar", "curves", "finals", "userrows", "userchart", "users"),
+    *(
+        "standalone",
+        "download",
+        "choices",
+        "sidebar",
+        "curves",
+        "gaps",
+        "gaptable",
+        "extremes",
+        "finals",
+        "userrows",
+        "userchart",
+        "users",
+    ),
     *("pairrows", "pairchart", "pairs", "main"),
 )
 """The files of js/ in the order in which they stand in the page: each after those that it imports."""

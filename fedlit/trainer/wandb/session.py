@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from fedlit.errors import require
-from fedlit.metrics.catalogue import BEST_ROUND, LAST_ROUNDS
 from fedlit.results.folder import RunFolder
 from fedlit.results.runs import dotted
 from fedlit.trainer.checkpoint import recorded_wandb_id
@@ -18,8 +17,6 @@ from fedlit.trainer.wandb.users import runs_of
 
 PICTURE = "about/partition"
 """The key of partition.png: which client has which samples."""
-_SUMMARISED = ("rounds_to/", "halftime/", BEST_ROUND, LAST_ROUNDS)
-"""Beginnings of the names of metrics that describe a run as a whole."""
 
 
 def wandb_run(
@@ -70,7 +67,7 @@ def complete(run: WandbRun, trainer: FederatedTrainer, *, artifact: bool) -> Non
 
     folder, summary = trainer.folder, trainer.summary
     assert folder is not None
-    known = {name: value for name, value in summary.items() if name.startswith(_SUMMARISED)}
+    known = {name: value for name, value in summary.items() if "/" in name}  # metrics of the run as a whole
     run.attempt(lambda live: live.summary.update(known))
     run.attempt(lambda live: live.log({PICTURE: wandb.Image(str(folder.partition_picture)), ROUND: summary["rounds"]}))
     if artifact:

@@ -10,6 +10,7 @@ from typing import Any
 from fedlit.errors import ConfigError
 from fedlit.metrics.catalogue import STATES, metric
 from fedlit.metrics.measures import ACCURACY, Measure
+from fedlit.report.min_max import LAST
 from fedlit.trainer.wandb.logger import GLOSSARY, ROUND
 from fedlit.trainer.wandb.session import PICTURE
 from fedlit.trainer.wandb.users import TABLE, histogram
@@ -18,6 +19,18 @@ from fedlit.trainer.wandb.users import TABLE, histogram
 @dataclass(frozen=True)
 class Lines:
     """Metrics over the round, in one chart."""
+
+    title: str
+    metrics: tuple[str, ...]
+    mean_over: int = 1
+    """Rounds of a running mean, for what is measured on one drawn cohort."""
+    expression: str = ""
+    """What is drawn of the metrics instead of themselves."""
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Numbers of whole runs, from their summaries."""
 
     title: str
     metrics: tuple[str, ...]
@@ -39,11 +52,11 @@ class Media:
     key: str
 
 
-Chart = Lines | Scatter | Media
+Chart = Lines | Bars | Scatter | Media
 
 COEFFICIENTS: tuple[Chart, ...] = (
-    Lines("min user: coefficient beside share of samples", ("min_user/weight", "min_user/size_share")),
-    Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share")),
+    Lines("min user: coefficient beside share of samples", ("min_user/weight", "min_user/size_share"), LAST),
+    Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share"), LAST),
     Scatter("coefficient by data size", "size", "weight"),
 )
 TRAINING: tuple[Chart, ...] = (
@@ -68,13 +81,24 @@ def sections(measures: Sequence[Measure] = (ACCURACY,)) -> dict[str, tuple[Chart
 def user_charts(measure: Measure, is_first: bool) -> Iterator[Chart]:
     """Charts of a measure over users; the first measure has a histogram too."""
     label, users = measure.label, f"users/{measure.name}"
-    yield Lines(f"min- and max-user {label}", (f"min_user/{measure.name}", f"max_user/{measure.name}"))
+    yield from min_max_charts(measure)
     yield Lines(f"{label} of the worst, mean and best user", (f"{users}_min", f"{users}_mean", f"{users}_max"))
     yield Lines(f"{label} of the worst tenth of users", (f"{users}_{measure.tail}", f"{users}_worst10"))
     yield Lines(f"{label}: variance over users", (f"{users}_var",))
     if is_first:
         yield Lines(f"users by {label}", (histogram(measure),))
     yield Scatter(f"{label} of z by data size", "size", f"{measure.name}_global")
+
+
+def min_max_charts(measure: Measure) -> Iterator[Chart]:
+    """FedBC's Fig. 4 and 9 to 12: smoothed, the gap between the two, and what it comes to."""
+    both = low, high = (f"min_user/{measure.name}", f"max_user/{measure.name}")
+    apart = f"abs(${{{high}}} - ${{{low}}})"
+    yield Lines(f"min- and max-user {measure.label}, mean over {LAST} rounds", both, LAST)
+    yield Lines(f"gap of min- and max-user {measure.label}, mean over {LAST} rounds", both, LAST, apart)
+    yield Bars(f"gap of min- and max-user {measure.label}, last {LAST} rounds", (f"min_max/{measure.name}_gap",))
+    if measure.unit == "share":
+        yield Bars("rounds with min and max user within ten points", (f"min_max/{measure.name}_within10",))
 
 
 def models_chart(measure: Measure) -> Lines:
@@ -124,7 +148,15 @@ def panel(chart: Chart) -> Any:
         )
     if isinstance(chart, Lines):
         units = {metric(name).unit for name in chart.metrics}
-        return panels.LinePlot(title=chart.title, x=ROUND, y=list(chart.metrics), title_y=", ".join(sorted(units)))
+        plot = panels.LinePlot(title=chart.title, x=ROUND, y=list(chart.metrics), title_y=", ".join(sorted(units)))
+        if chart.mean_over > 1:
+            plot.smoothing_type, plot.smoothing_factor = "average", chart.mean_over  # of a running mean: its points
+            plot.smoothing_show_original = False
+        if chart.expression:
+            plot.custom_expressions = [chart.expression]
+        return plot
+    if isinstance(chart, Bars):
+        return panels.BarPlot(title=chart.title, metrics=list(chart.metrics))
     if chart.key == PICTURE:
         return panels.MediaBrowser(media_keys=[chart.key])
     return panels.WeavePanelSummaryTable(table_name=chart.key)

@@ -153,30 +153,23 @@ def test_losses_have_a_logarithmic_axis_and_accuracies_do_not(page: Page, dashbo
     assert len(ticks) == len(set(ticks)) > 2, "no two ticks have the same label"
 
 
-def test_smallest_and_largest_users_have_charts_of_their_own(page: Page, dashboard: Path, trained: Path) -> None:
-    page.open(dashboard, "mode=runs")
+def test_worst_and_best_users_and_coefficients_have_charts_beside_those_of_min_and_max_user(
+    page: Page, dashboard: Path, trained: Path
+) -> None:
+    page.open(dashboard, "mode=runs&window=1")
     page.click("#tab-extremes")
-    assert page.texts("figcaption h2")[:2] == ["min-user and max-user accuracy", "worst and best user's accuracy"]
-    assert len(page.lines()) == 8, "two lines of each run"
-    page.hover("figure:nth-child(2) svg.chart", 30, 0)
+    assert page.texts(".rest figcaption h2") == [
+        "gap between min user and max user",
+        "worst and best user's accuracy",
+        "min-user and max-user coefficient",
+        "min-user and max-user share of samples",
+    ]
+    assert len(page.find(".rest figure:nth-child(2) path.line")) == 8, "two lines of each run"
+    page.hover(".rest figure:nth-child(2) svg.chart", 30, 0)
     heading, rows = page.tip()
     measured = row_of(trained / "fedbc-1", int(heading.split()[1]))
     assert numbers(rows["worst user: FedBC, seed 1"]) == pytest.approx([100 * measured["users/acc_min"]], abs=0.0051)
     assert numbers(rows["best user: FedBC, seed 1"]) == pytest.approx([100 * measured["users/acc_max"]], abs=0.0051)
-
-
-def test_smallest_and_largest_users_have_bands_over_seeds_and_smoothing(
-    page: Page, dashboard: Path, trained: Path
-) -> None:
-    page.open(dashboard, "tab=extremes")
-    assert len(page.find("figure:first-child path.band")) == 4, "min and max user of two groups"
-    page.hover(FIRST, 30, 0)
-    heading, rows = page.tip()
-    values = [row_of(trained / f"fedbc-{seed}", int(heading.split()[1]))["min_user/acc"] for seed in (0, 1)]
-    assert numbers(rows["min user: FedBC"]) == pytest.approx([100 * mean(values), 100 * stdev(values)], abs=0.0051)
-    raw = page.lines()
-    page.choose("#smoothing", "5")
-    assert all(smooth != rough for smooth, rough in zip(page.lines(), raw, strict=True))
 
 
 def test_final_values_are_sorted_by_a_heading(page: Page, dashboard: Path, trained: Path) -> None:

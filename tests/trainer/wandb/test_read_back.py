@@ -11,8 +11,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 from fedlit.metrics.catalogue import metric
+from fedlit.report.min_max import min_max_metrics
 from fedlit.results.folder import read_clients, read_metrics
-from fedlit.results.runs import dotted
+from fedlit.results.runs import dotted, read_run
 from tests.forked import forked
 from tests.trainer.wandb.offline import Offline, offline_runs
 
@@ -116,6 +117,13 @@ def test_numbers_that_only_the_summary_has_are_there(offline: Offline, folder: P
     own = json.loads((folder / "summary.json").read_text())
     assert offline.summary["rounds_to/0.40"] == own["rounds_to/0.40"]
     assert offline.summary["halftime/acc"] == own["halftime/acc"]
+
+
+def test_numbers_of_min_and_max_user_are_in_the_summary(offline: Offline, folder: Path) -> None:
+    run = read_run(folder)
+    own = min_max_metrics(run.rows, run.measures)
+    assert len(own) == 4
+    assert {name: offline.summary[name] for name in own} == pytest.approx(own)
 
 
 def test_config_holds_each_parameter_once_under_its_name_on_the_command_line(offline: Offline, folder: Path) -> None:

@@ -8,12 +8,17 @@ import pytest
 import torch
 from torch import nn
 
-from fedlit import FedAvg, FederatedTrainer, TensorData
+from fedlit import FedAvg, FedBC, FedBCDI, FederatedTrainer, TensorData
 from fedlit.client.tasks import TASKS
-from fedlit.metrics.catalogue import METRICS, STATES, record_columns
+from fedlit.metrics.catalogue import METRICS, MIN_MAX_METRICS, STATES, record_columns
 from fedlit.metrics.measures import ACCURACY
+from fedlit.report.min_max import min_max_metrics
+from fedlit.trainer.checkpoint import loop_of
 from fedlit.trainer.wandb.users import HISTOGRAM
-from fedlit.trainer.wandb.workspace import Lines, Media, Scatter, sections, specification, workspace
+from fedlit.trainer.wandb.workspace import Bars, Lines, Media, Scatter, sections, specification, workspace
+
+STATEFUL = (FedBC, FedBCDI)
+"""Their states have words, and so charts, once their classes are defined: whichever test runs first."""
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +46,15 @@ def values_of(content: Any, key: str) -> Iterator[Any]:
 
 
 def test_lines_name_only_metrics_of_the_catalogue(panels: list[dict[str, Any]]) -> None:
-    named = {name for metrics in values_of(panels, "metrics") for name in metrics}
+    lines = [panel for panel in panels if panel["viewType"] == "Run History Line Plot"]
+    named = {name for metrics in values_of(lines, "metrics") for name in metrics}
     assert named - set(METRICS) == {HISTOGRAM}
     assert len(named) > 20
 
 
 def test_lines_are_drawn_over_the_round(panels: list[dict[str, Any]]) -> None:
-    assert {panel["config"]["xAxis"] for panel in panels if "metrics" in panel["config"]} == {"round"}
+    lines = [panel for panel in panels if panel["viewType"] == "Run History Line Plot"]
+    assert {panel["config"]["xAxis"] for panel in lines} == {"round"}
 
 
 def test_points_are_columns_of_the_users_table(panels: list[dict[str, Any]]) -> None:
@@ -63,10 +70,18 @@ def test_points_are_columns_of_the_users_table(panels: list[dict[str, Any]]) -> 
 @pytest.mark.parametrize(
     "chart",
     [
-        Lines("min- and max-user accuracy", ("min_user/acc", "max_user/acc")),
+        Lines("min- and max-user accuracy, mean over 10 rounds", ("min_user/acc", "max_user/acc"), 10),
+        Lines(
+            "gap of min- and max-user accuracy, mean over 10 rounds",
+            ("min_user/acc", "max_user/acc"),
+            10,
+            "abs(${max_user/acc} - ${min_user/acc})",
+        ),
+        Bars("gap of min- and max-user accuracy, last 10 rounds", ("min_max/acc_gap",)),
+        Bars("rounds with min and max user within ten points", ("min_max/acc_within10",)),
         Lines("accuracy of the worst, mean and best user", ("users/acc_min", "users/acc_mean", "users/acc_max")),
-        Lines("min user: coefficient beside share of samples", ("min_user/weight", "min_user/size_share")),
-        Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share")),
+        Lines("min user: coefficient beside share of samples", ("min_user/weight", "min_user/size_share"), 10),
+        Lines("max user: coefficient beside share of samples", ("max_user/weight", "max_user/size_share"), 10),
         Scatter("dual λ by data size", "size", "dual"),
         Lines("dual λ of the cohort", ("dual/mean", "dual/min", "dual/max")),
         Lines("tolerance γ of the cohort", ("tolerance/mean",)),
@@ -76,7 +91,7 @@ def test_points_are_columns_of_the_users_table(panels: list[dict[str, Any]]) -> 
     ],
     ids=lambda chart: getattr(chart, "title", "table"),
 )
-def test_what_federated_runs_are_compared_by_is_shown(chart: Lines | Scatter | Media) -> None:
+def test_what_federated_runs_are_compared_by_is_shown(chart: Lines | Bars | Scatter | Media) -> None:
     assert chart in [shown for charts in sections().values() for shown in charts]
 
 
@@ -105,7 +120,8 @@ def test_panels_of_a_task_name_what_its_runs_have(task: str, tmp_path: Path) -> 
     trainer = small_run(task, tmp_path / "run")
     states = {curve for state in STATES.values() for curve in state.curves or {}}
     named = {name for metrics in values_of(shown, "metrics") for name in metrics}
-    assert named - states - set(trainer.history) == {f"users/{measures[0].name}_hist"}
+    of_reports = min_max_metrics(loop_of(trainer).history.rows, measures)
+    assert named - states - set(trainer.history) - set(of_reports) == {f"users/{measures[0].name}_hist"}
     assert {f"global/{measure.name}" for measure in measures} <= named
     axes = {
         axis for panel in shown if panel["viewType"] == "Vega2" for axis in panel["config"]["fieldSettings"].values()
@@ -118,3 +134,23 @@ def test_panels_of_a_task_name_what_its_runs_have(task: str, tmp_path: Path) -> 
 def test_runs_are_grouped_by_experiment_and_algorithm(spec: dict[str, Any]) -> None:
     (runs,) = spec["section"]["runSets"]
     assert [key["name"] for key in runs["grouping"]] == ["group", "jobType"]
+
+
+def test_min_and_max_user_are_drawn_as_running_means_over_ten_rounds(panels: list[dict[str, Any]]) -> None:
+    smoothed = [panel["config"] for panel in panels if panel["config"].get("smoothingType") == "average"]
+    assert [config["smoothingWeight"] for config in smoothed] == [10] * len(smoothed)
+    drawn = {tuple(config["metrics"]) for config in smoothed}
+    assert drawn == {
+        ("min_user/acc", "max_user/acc"),
+        ("min_user/weight", "min_user/size_share"),
+        ("max_user/weight", "max_user/size_share"),
+    }
+    (gap,) = [config for config in smoothed if config.get("expressions")]
+    assert gap["expressions"] == ["abs(${max_user/acc} - ${min_user/acc})"]
+
+
+def test_numbers_of_min_and_max_user_are_those_of_the_catalogue(panels: list[dict[str, Any]]) -> None:
+    bars = [panel["config"] for panel in panels if panel["viewType"] == "Bar Chart"]
+    named = {name for config in bars for name in config["metrics"]}
+    assert named == {"min_max/acc_gap", "min_max/acc_within10"}
+    assert named <= set(MIN_MAX_METRICS)

@@ -22,6 +22,12 @@ function fill(node, attributes, children) {
   return node;
 }
 
+/** Make these the children of an element; what is in its place stays there, so that it keeps its focus. */
+export function keepChildren(parent, children) {
+  const isThere = (child, at) => child === parent.children[at];
+  if (parent.children.length !== children.length || !children.every(isThere)) parent.replaceChildren(...children);
+}
+
 /** A short piece of a group's line: what a legend shows of it. */
 export function swatch(style) {
   const line = svg("line", { x1: 1, x2: 23, y1: 5, y2: 5, class: "line", "stroke-dasharray": style.dash });

@@ -4,7 +4,7 @@ import { page } from "./data.js";
 import { counted, html, swatch } from "./dom.js";
 import { csvButton } from "./download.js";
 import { plainSpread, unitText } from "./format.js";
-import { chosenMetrics, chosenRuns, isMixed, noRun } from "./selection.js";
+import { averaged, chosenMetrics, chosenRuns, isMixed, noRun } from "./selection.js";
 import { deviation, finalOf, mean } from "./series.js";
 import { change, state } from "./state.js";
 
@@ -59,7 +59,7 @@ function groupRows() {
     label: group.label,
     style: group.style,
     data: group.data,
-    runs: chosen.filter((run) => run.group === group.number),
+    runs: averaged(chosen.filter((run) => run.group === group.number)),
   }));
   return rows.filter((row) => row.runs.length);
 }

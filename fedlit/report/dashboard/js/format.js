@@ -30,7 +30,7 @@ export function shown(unit, value) {
 export function plainSpread(unit, mean, std) {
   const text = plain(unit, mean);
   if (std == null) return text;
-  const spread = unit === "share" ? 100 * std : std;
+  const spread = unit === "share" || unit === "points" ? 100 * std : std;
   const fixed = spread.toFixed(text.includes("e") ? 0 : (text.split(".")[1]?.length ?? 0));
   return `${text} ± ${Number(fixed) > 0 || spread === 0 ? fixed : spread.toPrecision(1)}`;
 }
@@ -44,7 +44,8 @@ export function shownSpread(unit, mean, std) {
 
 /** The label of a tick; `step` is the distance to the next one. */
 export function tickText(unit, value, step) {
-  if (unit === "share") return `${(100 * value).toFixed(decimals(100 * step))} %`;
+  if (unit === "share" || unit === "points")
+    return `${(100 * value).toFixed(decimals(100 * step))}${unit === "share" ? " %" : ""}`;
   return extremeText(value) ?? (Math.abs(value) >= 1e4 ? value.toLocaleString("en") : value.toFixed(decimals(step)));
 }
 

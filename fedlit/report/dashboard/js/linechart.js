@@ -24,7 +24,11 @@ export class LineChart {
     listen(this);
   }
 
-  /** `spec`: lines, axis (of xaxis.js), title, data, label, unit, log, zoom ([first, last] or null), smooth, empty. */
+  /**
+   * `spec`: lines, axis (of xaxis.js), title, data, label, unit, log, zoom ([first, last] or null), smooth, empty;
+   * `gap` where the band is what lies between its two lines; `fit`, all lines that the axes have room for;
+   * `window`, the number of rounds that values are means of already.
+   */
   update(spec) {
     this.spec = spec;
     this.place = null;
@@ -38,7 +42,8 @@ export class LineChart {
       `${spec.label} by ${spec.axis.label}. Arrow keys move through the ${spec.axis.places}, + and − zoom.`,
     );
     this.places = [...new Set(spec.lines.flatMap((line) => line.at))].sort((a, b) => a - b);
-    this.drawn = spec.lines.map((line) => drawnLine(line, spec.smooth));
+    this.drawn = spec.lines.map((line) => drawnLine(line, spec));
+    this.fitted = (spec.fit ?? spec.lines).map((line) => drawnLine(line, spec));
     this.draw();
   }
 
@@ -47,7 +52,8 @@ export class LineChart {
     if (!this.spec?.lines.length || width < 80) return;
     const { spec } = this;
     const reached = spec.zoom && this.inside(spec.zoom).length > 1; // another data set may end before it
-    this.span = reached ? spec.zoom : widened(this.places[0], this.places.at(-1));
+    const ends = this.fitted.flatMap((line) => [line.at[0], line.at.at(-1)]);
+    this.span = reached ? spec.zoom : widened(Math.min(...ends), Math.max(...ends));
     const values = domainOf(this.visibleValues(), spec.unit, spec.log) ?? (spec.log ? [0.1, 1] : [0, 1]);
     const ticks = valueTicks(values, spec.unit, spec.log, 5);
     this.frame = frameOf(width, height, ticks);
@@ -64,12 +70,12 @@ export class LineChart {
   visibleValues() {
     const [first, last] = this.span;
     const seen = [];
-    for (const line of this.drawn) {
+    for (const line of this.fitted) {
       line.at.forEach((place, at) => {
         if (place >= first && place <= last) seen.push(line.low[at], line.high[at]);
       });
     }
-    const floor = this.spec.unit === "share" ? 0 : -Infinity;
+    const floor = ["share", "points"].includes(this.spec.unit) ? 0 : -Infinity;
     const positive = this.spec.log ? seen.filter((value) => value > 0) : seen;
     return positive.map((value) => Math.max(floor, value));
   }
@@ -79,7 +85,9 @@ export class LineChart {
     const { left, right, top, bottom } = this.frame;
     const [x, y, width, height] = [left - EDGE, top - EDGE, right - left + 2 * EDGE, bottom - top + 2 * EDGE];
     const inside = svg("svg", { x, y, width, height, viewBox: `${x} ${y} ${width} ${height}` });
-    const bands = this.drawn.filter((line) => line.std).map((line) => this.band(line));
+    const spreads = this.drawn.filter((line) => line.std).map((line) => this.band(line, line.low, line.high));
+    const [first, second] = this.drawn;
+    const bands = this.spec.gap ? [this.band(first, second.middle, first.middle)] : spreads;
     this.paths = this.drawn.map((line) => this.path(line));
     inside.append(...bands, ...this.paths);
     return inside;
@@ -95,8 +103,9 @@ export class LineChart {
     });
   }
 
-  band(line) {
-    const around = [...this.points(line.at, line.high), ...this.points(line.at, line.low).reverse()];
+  /** What lies between two values at each place of a line. */
+  band(line, low, high) {
+    const around = [...this.points(line.at, high), ...this.points(line.at, low).reverse()];
     return svg("path", { class: `band ${line.style.tone}`, d: `M${around.join("L")}Z` });
   }
 
@@ -157,20 +166,21 @@ export class LineChart {
     hideTip();
   }
 
-  /** What a file of this chart holds; numbers are as measured, whether lines are smoothed or not. */
+  /** What a file of this chart holds; numbers are as measured, whether lines are smoothed or not, but for a window. */
   told() {
-    const { title, data, axis, lines } = this.spec;
+    const { title, data, axis, lines, window } = this.spec;
+    const [head, own] = window ? [["mean over"], [window]] : [[], []];
     const rows = lines.flatMap((line) =>
       line.at.map((place, at) => {
         const runs = line.counts?.[at] ?? line.of;
-        return [data, line.label, line.metric, place, line.values[at], line.std?.[at] ?? null, runs];
+        return [data, line.label, line.metric, place, line.values[at], line.std?.[at] ?? null, runs, ...own];
       }),
     );
     return {
       name: title,
       picture: this.picture,
       legend: lines.map((line) => [line.style, line.label]),
-      table: [["data", "label", "metric", axis.name, "value", "std", "runs"], ...rows],
+      table: [["data", "label", "metric", axis.name, "value", "std", "runs", ...head], ...rows],
     };
   }
 
@@ -179,9 +189,9 @@ export class LineChart {
   }
 }
 
-/** A line with what is drawn of it: middle, and the band from low to high. */
-function drawnLine(line, smooth) {
-  const around = (sign) => line.values.map((value, at) => value + sign * (line.std?.[at] ?? 0));
+/** A line with what is drawn of it: middle, and the band from low to high, which is its own where there is no gap. */
+function drawnLine(line, { smooth, gap }) {
+  const around = (sign) => line.values.map((value, at) => value + sign * ((!gap && line.std?.[at]) || 0));
   return {
     ...line,
     middle: smoothed(line.values, smooth),

@@ -1,9 +1,11 @@
 /** The page: what is on top, which view is shown, and drawing it again when something changes. */
 
-import { showCurves, showExtremes } from "./curves.js";
+import { showCurves } from "./curves.js";
 import { page, readPage } from "./data.js";
 import { byId, counted, html, swatch } from "./dom.js";
+import { showExtremes } from "./extremes.js";
 import { showFinals } from "./finals.js";
+import { lastOf } from "./gaps.js";
 import { showPairs } from "./pairs.js";
 import { chosenRuns, isMixed, offeredGroups, passes, ticked, withTicks } from "./selection.js";
 import { buildSidebar, updateSidebar } from "./sidebar.js";
@@ -75,6 +77,7 @@ function listen() {
     change({ theme: THEMES[(THEMES.indexOf(state.theme) + 1) % THEMES.length] }),
   );
   byId("smoothing").addEventListener("change", (event) => change({ smooth: Number(event.target.value) }));
+  byId("window").addEventListener("change", (event) => change({ window: Number(event.target.value) }));
   byId("zoom-reset").addEventListener("click", () => change({ zoom: null }));
   document
     .querySelectorAll("[name=mode]")
@@ -108,7 +111,9 @@ function updateTabs() {
 function updateToolbar() {
   const curves = ["curves", "extremes"].includes(state.tab);
   byId("toolbar").hidden = byId("legend").hidden = ["users", "pairs"].includes(state.tab);
-  byId("smoothing-label").hidden = !curves;
+  byId("smoothing-label").hidden = state.tab !== "curves";
+  byId("window-label").hidden = state.tab !== "extremes";
+  byId("window").value = String(state.window);
   byId("smoothing").value = String(state.smooth);
   byId("zoom-reset").hidden = !curves || !zoomed();
   byId("zoom-reset").textContent = zoomed() && `${xAxis().range(zoomed())} · show all`;
@@ -128,9 +133,16 @@ function hint() {
   const axis = xAxis();
   const missing = chosenRuns().filter((run) => !isOn(run, axis)).length;
   const told = missing ? ` Without ${axis.without}, and so not drawn: ${counted(missing, "run")}.` : "";
-  const lines = "Lines are moving averages; dots and values are as measured.";
-  return (state.smooth > 1 ? lines : "Drag across a chart to zoom.") + told;
+  return (state.tab === "extremes" ? hintOfWindow() : hintOfSmoothing()) + told;
 }
+
+const hintOfSmoothing = () =>
+  state.smooth > 1 ? "Lines are moving averages; dots and values are as measured." : "Drag across a chart to zoom.";
+
+const hintOfWindow = () =>
+  state.window > 1
+    ? `Each point is the mean of the last ${state.window} evaluated rounds.`
+    : `Lines are as measured; the numbers are means of the last ${lastOf(state.window)} evaluated rounds.`;
 
 /** Groups that are offered; a pressed one is drawn. The buttons are only replaced if they are others. */
 function updateLegend() {

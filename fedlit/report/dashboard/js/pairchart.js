@@ -64,7 +64,7 @@ export class PairChart {
     const upright = ticks.map(({ tick: at }) =>
       svg("line", { class: "grid", x1: this.x(at), x2: this.x(at), y1: frame.top, y2: frame.bottom }),
     );
-    const named = { ...frame, nameAt: frame.left - 8 - 7.2 * Math.max(...ticks.map(({ text }) => text.length)) };
+    const named = { ...frame, nameAt: frame.left - 18 - 7.2 * Math.max(...ticks.map(({ text }) => text.length)) };
     return [
       ...upright,
       ...valueAxis(named, ticks, this.y, `under ${shortened(this.second.label)}`, "share"),

@@ -3,7 +3,7 @@
 import { page, usersOf } from "./data.js";
 import { counted } from "./dom.js";
 import { shown } from "./format.js";
-import { chosenRuns } from "./selection.js";
+import { averaged, chosenRuns } from "./selection.js";
 import { mean } from "./series.js";
 
 export const ACCURACIES = {
@@ -16,7 +16,7 @@ export const ACCURACIES = {
 export const comparable = () => page.groups.filter((group) => runsOf(group).length);
 
 const runsOf = (group) =>
-  chosenRuns().filter((run) => run.group === group.number && run.users?.measure.unit === "share");
+  averaged(chosenRuns().filter((run) => run.group === group.number && run.users?.measure.unit === "share"));
 
 /** What the address calls a group. */
 export const keyOf = (group) => group.runs[0].key;

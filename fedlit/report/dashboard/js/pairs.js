@@ -135,7 +135,8 @@ function updateControls(first, second, pairs, column) {
 }
 
 function updateTable(points, first, second) {
-  const heads = ["client", "data size", first.label, second.label, "gain, points"];
+  const breakable = (label) => label.replaceAll("=", "=\u200b"); // a long option is broken, not cut
+  const heads = ["client", "data size", breakable(first.label), breakable(second.label), "gain, points"];
   parts.head.replaceChildren(html("tr", {}, ...heads.map((text) => html("th", { scope: "col", text }))));
   parts.body.replaceChildren(...points.slice(0, MOST_ROWS).map(row));
 }

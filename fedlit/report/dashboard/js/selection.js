@@ -60,6 +60,12 @@ export function offeredGroups() {
 /** The runs that are drawn. */
 export const chosenRuns = () => page.runs.filter((run) => ticked(run) && passes(run));
 
+/** Those of a group's runs that are averaged: the finished ones, if there are any. */
+export function averaged(runs) {
+  const finished = runs.filter((run) => run.finished);
+  return finished.length ? finished : runs;
+}
+
 /** Whether the page has more than one data set: then what is drawn or listed says which. */
 export const isMixed = () => page.datasets.length > 1;
 

@@ -1,34 +1,52 @@
 /** Runs to lines: a metric of each run, or mean and standard deviation of a group. */
 
 import { page } from "./data.js";
-import { chosenRuns, ofData } from "./selection.js";
+import { averaged, chosenRuns, ofData } from "./selection.js";
 import { state } from "./state.js";
 import { CLOCK, isOn, xAxis } from "./xaxis.js";
 
 const MOST_STEPS = 1000; // of a mean of staircases: more cannot be seen
 
+/** A metric as `linesOf` takes it: its name, whether a run has it, and its values there, as `measured` gives them. */
+export const plainMetric = (name) => ({
+  name,
+  isIn: (run) => run.columns.includes(name),
+  of: (run) => measured(run, name),
+});
+
+/** The same, each value the mean of so many measured ones: its own and those before it. */
+export const trailingMetric = (name, window) => ({
+  ...plainMetric(name),
+  of: (run) => ({ ...measured(run, name), values: trailing(measured(run, name).values, window) }),
+});
+
+/** The runs behind each line: those of a group that are averaged, or one. */
+export function membersOf(quantity, data, isShown = () => true) {
+  const runs = ofData(chosenRuns(), data).filter((run) => quantity.isIn(run) && isShown(run));
+  if (state.mode === "runs") return runs.map((run) => [run]);
+  const ofGroup = (group) => averaged(runs.filter((run) => run.group === group.number));
+  return page.groups.map(ofGroup).filter((own) => own.length);
+}
+
 /** One line for each chosen group or run of a data set that has the metric; `at` are its places on the x axis. */
-export function linesOf(name, data) {
+export function linesOf(quantity, data) {
   const axis = xAxis();
-  const runs = ofData(chosenRuns(), data).filter((run) => run.columns.includes(name) && isOn(run, axis));
-  const members =
-    state.mode === "runs"
-      ? runs.map((run) => [run])
-      : page.groups.map((group) => runs.filter((run) => run.group === group.number)).filter((own) => own.length);
-  const lineOf = state.mode === "runs" ? ([run]) => runLine(run, name, axis) : (own) => groupLine(own, name, axis);
-  return members
-    .map((own) => ({ ...lineOf(own), metric: name, of: own.length, style: page.groups[own[0].group].style }))
+  const lineOf = (own) => (state.mode === "runs" ? runLine(own[0], quantity, axis) : groupLine(own, quantity, axis));
+  const styleOf = (own) => page.groups[own[0].group].style;
+  const common = (own) => ({ metric: quantity.name, runs: own, of: own.length, style: styleOf(own) });
+  return membersOf(quantity, data, (run) => isOn(run, axis))
+    .map((own) => ({ ...lineOf(own), ...common(own) }))
     .filter((line) => line.at.length);
 }
 
-function groupLine(runs, name, axis) {
-  const mean = axis.stepped ? meanOfStairs(runs, name, axis) : meanByRound(runs, name);
+function groupLine(runs, quantity, axis) {
+  const mean = axis.stepped ? meanOfStairs(runs, quantity, axis) : meanByRound(runs, quantity);
   return { ...mean, label: page.groups[runs[0].group].label };
 }
 
 /** One run; `others` are, for each place, the lowest and highest place on the other axis. */
-function runLine(run, name, axis) {
-  const { rounds, times, places, values } = axis.stepped ? placed(run, name, axis) : measured(run, name);
+function runLine(run, quantity, axis) {
+  const { rounds, times, places, values } = axis.stepped ? placed(run, quantity, axis) : quantity.of(run);
   const [at, others] = axis.stepped ? [places, rounds] : [rounds, times];
   return { at, values, others: others.map((other) => [other, other]), label: run.title, single: true };
 }
@@ -52,8 +70,8 @@ export function measured(run, name) {
 }
 
 /** Places on an axis, rounds and values of one metric, where all are known. */
-function placed(run, name, axis) {
-  const { known, rounds, values } = measured(run, name);
+function placed(run, quantity, axis) {
+  const { known, rounds, values } = quantity.of(run);
   const column = run.values.get(axis.column);
   const kept = [...known.keys()].filter((at) => Number.isFinite(column[known[at]]));
   return {
@@ -63,9 +81,9 @@ function placed(run, name, axis) {
   };
 }
 
-function meanByRound(runs, name) {
+function meanByRound(runs, quantity) {
   const byRound = new Map();
-  for (const { rounds, times, values } of runs.map((run) => measured(run, name))) {
+  for (const { rounds, times, values } of runs.map((run) => quantity.of(run))) {
     rounds.forEach((round, at) => {
       const own = byRound.get(round) ?? byRound.set(round, { values: [], times: [] }).get(round);
       own.values.push(values[at]);
@@ -83,8 +101,8 @@ function meanByRound(runs, name) {
 }
 
 /** Staircases: each value holds until the run's next one. The mean steps where any of them does, while all last. */
-function meanOfStairs(runs, name, axis) {
-  const stairs = runs.map((run) => placed(run, name, axis)).filter(({ places }) => places.length);
+function meanOfStairs(runs, quantity, axis) {
+  const stairs = runs.map((run) => placed(run, quantity, axis)).filter(({ places }) => places.length);
   const first = Math.max(...stairs.map(({ places }) => places[0]));
   const last = Math.min(...stairs.map(({ places }) => places.at(-1)));
   const every = [...new Set(stairs.flatMap(({ places }) => places))].sort((a, b) => a - b);
@@ -129,6 +147,12 @@ export function smoothed(values, width) {
   if (width <= 1) return values;
   const reach = Math.floor(width / 2);
   return values.map((_, at) => mean(values.slice(Math.max(0, at - reach), at + reach + 1)));
+}
+
+/** Of each value and those before it, at most `width` of them, the mean. */
+export function trailing(values, width) {
+  if (width <= 1) return values;
+  return values.map((_, at) => mean(values.slice(Math.max(0, at - width + 1), at + 1)));
 }
 
 /** The newest value of a metric in a run, or null. */

@@ -23,6 +23,7 @@ const FIELDS = {
   mode: text("mean"),
   x: text("round"), // a key of an axis; `xAxis` reads it
   smooth: number(1),
+  window: number(10), // evaluated rounds that a point of min and max user is the mean of
   log: list([]), // metrics on a logarithmic axis
   zoom: list(null), // first and last place on the x axis; `zoomed` reads it
   sort: text(""),
