@@ -277,13 +277,15 @@ def how(made: Reproduction) -> str:
     stages = next((made.stages(cell) for cell in made.searches if made.stages(cell)), [])
     if tuning is None or not stages:
         return said
-    said += f" Values are searched on {tuning.metric} (mean of the last {tuning.last}) with seed {tuning.seed}"
+    manner = "best round" if tuning.best else f"mean of the last {tuning.last}"
+    said += f" Values are searched on {tuning.metric} ({manner}) with seed {tuning.seed}"
     places = dict.fromkeys(cell.column.name for cell in made.searches if not cell.row.own_values)
     said += f", in the column {' and '.join(places)}" if 0 < len(places) < len(table.columns) else ""
     everywhere = dict.fromkeys(cell.row.name for cell in made.searches if cell.row.own_values)
     said += f"; {' and '.join(everywhere)} in every column" if everywhere else ""
-    if len(stages) > 1:
-        said += f": every point runs for {stages[0].rounds} rounds, the best {tuning.keep} for {stages[1].rounds}"
+    if stages[0].name == "look":
+        said += f": every point runs for {stages[0].rounds} rounds"
+        said += f", the best {tuning.keep} for {stages[1].rounds}" if len(stages) > 1 else ", and the best is taken"
     grids = "; ".join(
         f"{one.name}: {', '.join(f'{name} {list(values)}' for name, values in one.grid.items())}"
         for one in table.rows.values()

@@ -85,7 +85,10 @@ class Reproduction(Experiment):
         rounds = self.rounds_of(cell)
         last = Stage("try", rounds, 1)
         short = tuning.rounds is not None and tuning.rounds < rounds and tuning.keep < len(cell.points())
-        return [Stage("look", tuning.rounds or 0, tuning.keep), last] if short else [last]
+        if not short:
+            return [last]
+        look = Stage("look", tuning.rounds or 0, tuning.keep)
+        return [look, last] if tuning.keep > 1 else [look]
 
     def stage_jobs(self, cell: Cell, stage: Stage, points: Sequence[Mapping[str, Any]]) -> list[Job]:
         """A run of every point."""
@@ -183,7 +186,7 @@ class Reproduction(Experiment):
         """How the runs of a search are read."""
         tuning = self.table.tuning
         assert tuning is not None, "a search has its reading"
-        return Reading(tuning.metric, tuning.last)
+        return Reading(tuning.metric, tuning.last, tuning.best)
 
     def rounds_of(self, cell: Cell) -> int:
         """Of its runs: the file's, or as many fewer as were asked for in the whole table."""

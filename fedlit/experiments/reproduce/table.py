@@ -53,7 +53,9 @@ class Tuning:
     rounds: int | None = None
     """Every point runs for so many rounds first; without it, for all."""
     keep: int = 5
-    """So many of them then run for all rounds."""
+    """So many of them then run for all rounds; with 1, the best of the short runs is taken as it is."""
+    best: bool = False
+    """Read as the best evaluated round instead of the mean of the last ones."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from fedlit.report.paper_tables import PaperRow, read_table
 
 _TABLE = ("title", "paper", "rounds", "seeds", "cell", "set", "tune", "columns", "rows", "notes")
 _READ = ("metric", "last", "best", "domain", "weight_of")
-_TUNE = ("seed", "metric", "last", "rounds", "keep")
+_TUNE = ("seed", "metric", "last", "best", "rounds", "keep")
 _COLUMN = ("words", "set", "rounds", "seconds", "paper", "cell", "runs_of", "values_of")
 _ROW = (
     *("config", "set", "in", "tune", "own_values", "follow", "only", "rounds", "slower", "paper", "cell", "runs_of"),
@@ -141,6 +141,7 @@ def read_tuning(held: object, place: str) -> Tuning:
         last=whole(held, "last", place) if "last" in held else 1,
         rounds=whole(held, "rounds", place) if "rounds" in held else None,
         keep=whole(held, "keep", place) if "keep" in held else Tuning.keep,
+        best=truth(held, "best", place, default=False),
     )
 
 
