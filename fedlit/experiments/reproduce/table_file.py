@@ -4,7 +4,8 @@ docs/reproduce.md explains every key.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,33 @@ from fedlit.config.names import find_config
 from fedlit.config.parse_errors import read_yaml
 from fedlit.config.shipped import shipped_tables
 from fedlit.errors import ConfigError, nearest
+from fedlit.experiments.reproduce.reading import PRINTED, Printed
 from fedlit.experiments.reproduce.table import Cell, Column, Row, TableFile, Tuning
 from fedlit.report.paper_comparison import agree
 from fedlit.report.paper_tables import PaperRow, read_table
 
-_TABLE = ("title", "paper", "rounds", "seeds", "cell", "set", "tune", "columns", "rows", "notes")
+_TABLE = ("title", "paper", "rounds", "seeds", "cell", "reading", "set", "tune", "columns", "rows", "notes", "tried")
+_OTHER = ("title", "runs", "cell", "notes")
 _READ = ("metric", "last", "best", "domain", "weight_of")
+_PRINTED = ("paper", "why")
 _TUNE = ("seed", "metric", "last", "best", "rounds", "keep")
 _COLUMN = ("words", "set", "rounds", "seconds", "paper", "cell", "runs_of", "values_of")
 _ROW = (
-    *("config", "set", "in", "tune", "own_values", "follow", "only", "rounds", "slower", "paper", "cell", "runs_of"),
+    *(
+        "config",
+        "set",
+        "in",
+        "tune",
+        "own_values",
+        "values_of",
+        "follow",
+        "only",
+        "rounds",
+        "slower",
+        "paper",
+        "cell",
+        "runs_of",
+    ),
     "counts",
 )
 
@@ -45,6 +63,8 @@ def read_table_file(path: Path) -> TableFile:
     if not isinstance(held, dict):
         raise ConfigError(f"{path} holds no keys. Give a table: rounds, seeds, cell, columns, rows.")
     where = path.name
+    if "runs" in held:
+        return read_other_reading(path, held)
     check_keys(held, _TABLE, where, needed=("title", "rounds", "seeds", "cell", "columns", "rows"))
     columns = {name: read_column(name, one, where) for name, one in named(held, "columns", where).items()}
     rows = {name: read_row(name, one, where) for name, one in named(held, "rows", where).items()}
@@ -59,11 +79,38 @@ def read_table_file(path: Path) -> TableFile:
         columns=columns,
         rows=rows,
         paper=text(held, "paper", where) if "paper" in held else None,
+        printed=read_printed(held["reading"], f"{where}: reading") if "reading" in held else None,
         notes=read_notes(held.get("notes") or [], where),
+        tried={name: text(options(held, "tried", where), name, f"{where}: tried") for name in held.get("tried") or {}},
     )
     check_references(table, where)
+    check_readings(table, where)
     table.numbers.update(find_numbers(table, where))
     return table
+
+
+def read_other_reading(path: Path, held: Mapping[str, Any]) -> TableFile:
+    """A table that reads something else off the runs of another one, and prints no number of a paper beside it."""
+    where = path.name
+    check_keys(held, _OTHER, where, needed=("title", "runs", "cell"))
+    try:
+        source = read_table_file(find_table(text(held, "runs", where)))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: runs: {error}") from error
+    return replace(
+        source,
+        path=path,
+        title=text(held, "title", where),
+        runs=source.runs_name,
+        reading=read_reading(held["cell"], f"{where}: cell"),
+        columns={name: replace(one, reading={}) for name, one in source.columns.items() if one.runs_of is None},
+        rows={name: replace(one, reading={}, paper=None) for name, one in source.rows.items() if one.runs_of is None},
+        paper=None,
+        printed=None,
+        notes=read_notes(held.get("notes") or [], where),
+        tried={},
+        numbers={},
+    )
 
 
 def read_notes(held: Any, where: str) -> list[str]:
@@ -108,6 +155,7 @@ def read_row(name: str, held: Mapping[str, Any], where: str) -> Row:
         per_column={column: options(held["in"], column, f"{place}.in") for column in options(held, "in", place)},
         grid=grid,
         own_values=truth(held, "own_values", place, default=False),
+        values_of={key: str(value) for key, value in options(held, "values_of", place).items()},
         follow={key: str(value) for key, value in options(held, "follow", place).items()},
         only=[str(column) for column in held.get("only") or []],
         rounds=whole(held, "rounds", place) if "rounds" in held else None,
@@ -130,6 +178,34 @@ def read_reading(held: object, place: str) -> dict[str, Any]:
     return held
 
 
+def read_printed(held: object, place: str) -> Printed:
+    """Which of two readings the paper printed."""
+    if not isinstance(held, dict):
+        raise ConfigError(f"{place} is {held!r}. Write it as {{paper: best, why: A SENTENCE}}.")
+    check_keys(held, _PRINTED, place, needed=_PRINTED)
+    if held["paper"] not in PRINTED:
+        raise ConfigError(
+            f"{place}.paper is {held['paper']!r}. Give best (the best evaluated round of each run) or last (the mean "
+            "of the last rounds, as many as cell.last says)."
+        )
+    return Printed(PRINTED[held["paper"]], " ".join(text(held, "why", place).split()))
+
+
+def check_readings(table: TableFile, where: str) -> None:
+    """Two readings need a metric that has both, and only one place says which is the paper's."""
+    if table.printed is None:
+        return
+    if "best" in table.reading:
+        raise ConfigError(f"{where}: cell.best and reading both say how cells are read. Leave out cell.best.")
+    for cell in table.cells:
+        reading = table.reading_of(cell)
+        if reading.domain is not None or reading.weight_of is not None:
+            raise ConfigError(
+                f"{where}: reading tells the best round from the last ones, but {cell.name} is read as "
+                f"{reading.words}. Leave out reading, or let the cell have a metric alone."
+            )
+
+
 def read_tuning(held: object, place: str) -> Tuning:
     """How grids are searched."""
     if not isinstance(held, dict):
@@ -149,13 +225,16 @@ def check_references(table: TableFile, where: str) -> None:
     """Names that stand for something else in the file, and configs, exist."""
     for row in table.rows.values():
         place = f"{where}: rows.{row.name}"
-        for key, names in (("only", row.only), ("in", row.per_column)):
+        places = (*row.values_of, *row.values_of.values())
+        for key, names in (("only", row.only), ("in", row.per_column), ("values_of", places)):
             for name in names:
                 known_name(name, table.columns, f"{place}.{key}", "column")
         if row.runs_of is not None:
             known_name(row.runs_of, table.rows, f"{place}.runs_of", "row")
         if row.grid and table.tuning is None:
             raise ConfigError(f"{place}.tune has a grid, but {where} does not say how: add tune: {{seed, metric}}.")
+    for name in table.tried:
+        known_name(name, [*(cell.name for cell in table.cells), *table.rows, *table.columns], f"{where}: tried", "cell")
     for column in table.columns.values():
         for key, other in (("runs_of", column.runs_of), ("values_of", column.values_of)):
             if other is not None:
@@ -247,7 +326,7 @@ def named(held: Mapping[str, Any], key: str, where: str) -> dict[str, Mapping[st
     return given
 
 
-def known_name(name: str, known: Mapping[str, Any], place: str, what: str) -> None:
+def known_name(name: str, known: Collection[str], place: str, what: str) -> None:
     """Refuse a name that is not there."""
     if name not in known:
         raise ConfigError(f"{place} names the {what} '{name}', which is not in the file. {nearest(name, known)}")
