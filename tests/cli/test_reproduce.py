@@ -148,7 +148,7 @@ def test_a_summary_counts_what_the_pages_in_a_folder_came_to(call: Call, here: P
         assert answer.code == 0, answer
         page = (here / "pages" / "summary.md").read_text()
         assert f"**{yes} of 4 cells with a known spread lie within both.**" in page
-        assert page.count("| [tiny](tiny.md) | 4 of 4 | 4 |") == 1
+        assert page.count("| [tiny](tiny.md) | 4 of 4 | – | 4 |") == 1
 
 
 READINGS = {"reading": {"paper": "best", "why": "Its spread is small."}, "tried": {"FedAvg": "More rounds."}}
