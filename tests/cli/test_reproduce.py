@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from fedlit.config.shipped import shipped_tables
 from fedlit.experiments.reproduce.reading import Reading
 from fedlit.experiments.reproduce.result import Result, kendall
 from fedlit.experiments.reproduce.table import Cell
-from fedlit.experiments.reproduce.table_file import shipped_tables
 from fedlit.results.runs import read_run
 from tests.conftest import Call
 from tests.experiments.reproduce.tables import SEARCH, TINY, make_reproduction, make_table, write_table

@@ -1,16 +1,14 @@
 """The runs of a table: which there are, in which order, what is searched before them, and what it costs."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from fedlit.experiments.jobs import Job, JobResult
-from fedlit.experiments.reproduce.page import evaluation_lines, how, length_lines
+from fedlit.experiments.reproduce.page import how
 from fedlit.experiments.reproduce.reading import Reading
-from fedlit.experiments.reproduce.result import Result
 from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.experiments.reproduce.table import START_S
 from tests.experiments.reproduce.tables import SEARCH, TINY, make_reproduction
@@ -77,27 +75,6 @@ def test_with_one_to_keep_the_best_of_the_short_runs_is_taken_as_it_is(tmp_path:
     assert made.found(made.cells[0]) == {"model.lr": 0.001, "model.momentum": 0.5}
     assert (made.tries, made.total) == (6, 8)
     assert "global/acc (best round) with seed 5: every point runs for 3 rounds, and the best is taken." in how(made)
-
-
-def test_rows_of_one_column_with_runs_of_different_lengths_are_marked(tmp_path: Path) -> None:
-    rows = TINY["rows"] | {"FedBC": TINY["rows"]["FedBC"] | {"rounds": 3}}
-    made = make_reproduction(tmp_path, rows=rows)
-    said = "Runs of different lengths stand side by side in every column (2 rounds: FedAvg; 3 rounds: FedBC)."
-    assert length_lines(made) == [said]
-    assert length_lines(make_reproduction(tmp_path)) == []
-
-
-def test_a_best_round_that_is_not_the_best_of_all_is_marked(tmp_path: Path) -> None:
-    made = make_reproduction(tmp_path)
-    results = [
-        Result(cell, Reading("global/acc", best=True), [0.5], {}, None, "", evaluated=evaluated)
-        for cell, evaluated in zip(made.cells, [(2, 2), (1, 2), (1, 2), None], strict=True)
-    ]
-    assert evaluation_lines(results) == [
-        "The best round is the best of 1 evaluated round of 2 in FedBC:E=1, FedAvg:E=5.",
-    ]
-    results = [replace(one, reading=Reading("global/acc", 2)) for one in results]
-    assert evaluation_lines(results) == []
 
 
 def test_of_equal_points_the_first_is_taken(tmp_path: Path) -> None:
