@@ -165,7 +165,7 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
     yield from ("This command makes this page:", "", "```", table_command(made), "```", "")
     yield from (f"{escape(how(made))} {escape(readings(results))}", "")
     if table.printed is not None:
-        yield from (escape(two_readings(table.printed, results)), "")
+        yield from (escape(two_readings(table.printed)), "")
     titles = headings(results)
     yield from (row([escape(one) for one in titles]), row(["---:" if is_number(one) else "---" for one in titles]))
     for one in results:
@@ -186,7 +186,7 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
     yield "```"
 
 
-def two_readings(printed: Printed, results: Sequence[Result]) -> str:
+def two_readings(printed: Printed) -> str:
     """Which reading is the paper's, why we think so, and which one is fair."""
     ways = {True: "best evaluated round of each run", False: "mean of the last evaluated rounds"}
     return (
