@@ -9,7 +9,8 @@ from rich.table import Table
 
 from fedlit.config.files import shipped_tables
 from fedlit.errors import ConfigError, RunError, require
-from fedlit.experiments.reproduce.page import HEADINGS, Result, collect, entries, page, style_for, summary_lines
+from fedlit.experiments.reproduce.page import entries, headings, is_number, page, style_for, summary_lines
+from fedlit.experiments.reproduce.result import Result, collect
 from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.experiments.reproduce.summary import HEADINGS as SUMMARY_HEADINGS
 from fedlit.experiments.reproduce.summary import OWN_PAGE, read_records, record_of, record_path, summary_page
@@ -83,12 +84,12 @@ def prepare(args: argparse.Namespace) -> Reproduction:
             f"them. Give {table.tuning.seed} or less."
         )
     scaled = f"-{rounds}-rounds" if rounds != table.rounds else ""
-    folder = args.out or Path("runs") / f"reproduce-{table.name}{scaled}"
+    folder = args.out or Path("runs") / f"reproduce-{table.runs_name}{scaled}"
     if args.show and not (folder / "reproduce.json").is_file():
         raise RunError(f"{folder} holds no runs of {table.name}. Run it first, or say where they are with --out DIR.")
     with chosen_by("--out DIR", folder):
         trial_log = TrialLog.open(
-            folder / "reproduce.json", {"command": "reproduce", "table": table.name, "rounds": rounds}
+            folder / "reproduce.json", {"command": "reproduce", "table": table.runs_name, "rounds": rounds}
         )
     return Reproduction(table, cells, seeds, rounds, trial_log)
 
@@ -109,9 +110,9 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
     """Print the table and write the page."""
     results = collect(made)
     grid = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in HEADINGS:
-        is_number = heading in ("paper", "ours", "n", "difference")
-        grid.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+    for heading in headings(results):
+        right = is_number(heading)
+        grid.add_column(heading.replace(", ", ",\n"), justify="right" if right else "left", no_wrap=right, overflow="fold")
     for one in results:
         grid.add_row(*entries(one, style_for(one)))
     console.print(grid)
@@ -123,7 +124,8 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
 def write_page(made: Reproduction, results: Sequence[Result], copy: Path | None, console: Console) -> None:
     """The page and its record, in the folder of the runs and where it was asked for."""
     text, record = page(made, results), record_of(made, results).text()
-    for path in (made.folder / f"{OWN_PAGE}.md", *([copy] if copy else [])):
+    own = OWN_PAGE if made.table.runs is None else made.table.name
+    for path in (made.folder / f"{own}.md", *([copy] if copy else [])):
         write(text, path, console)
         write(record, record_path(path))
 
@@ -142,7 +144,7 @@ def summarise(folder: Path, copy: Path | None, console: Console) -> None:
     found = read_records(folder)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in SUMMARY_HEADINGS:
-        grid.add_column(heading, justify="left" if heading == "table" else "right", overflow="fold")
+        grid.add_column(heading.replace(", ", ",\n"), justify="left" if heading == "table" else "right", overflow="fold")
     for one in found.values():
         grid.add_row(*one.entries())
     console.print(grid)
@@ -154,7 +156,7 @@ def listing() -> Table:
     """Every table with its size and its cost."""
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("table", "cells", "runs", "two cores", "what"):
-        grid.add_column(heading, justify="right" if heading in ("cells", "runs") else "left", no_wrap=heading != "what")
+        grid.add_column(heading.replace(", ", ",\n"), justify="right" if heading in ("cells", "runs") else "left", no_wrap=heading != "what")
     for name, path in shipped_tables().items():
         table = read_table_file(path)
         whole = whole_table(table)

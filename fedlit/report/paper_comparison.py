@@ -10,7 +10,7 @@ from fedlit.report.domains import MEAN, Domains
 from fedlit.report.formats import heading, style_of
 from fedlit.report.grids import Entry, Grid, Heading
 from fedlit.report.paper_tables import PaperRow, PaperTable, in_our_unit
-from fedlit.report.paper_vocabulary import Reading, RunValue, has_own_weights, names_of, reading_of
+from fedlit.report.paper_vocabulary import BEST_ROUNDS, Reading, RunValue, has_own_weights, names_of, reading_of
 from fedlit.report.tables import Cell, cell_of
 from fedlit.results.runs import Group
 
@@ -165,6 +165,16 @@ class Comparison:
         )
         return [f"Read as: {'; '.join(f'{word} = {ours}' for word, ours in pairs)}."] if pairs else []
 
+    def other_rounds(self) -> list[str]:
+        """That the table seems to print another round of a run than our cells have."""
+        if self.table.name not in BEST_ROUNDS or not self.table.is_shipped or not self.matches:
+            return []
+        have = "the last evaluated round" if self.last == 1 else f"the mean of the last {self.last} evaluated rounds"
+        return [
+            f"The table seems to print the best test round of each run; ours is {have}, which is fair. "
+            "`fedlit reproduce` shows both."
+        ]
+
 
 def against_grid(name: str, groups: Sequence[Group], table: PaperTable, domains: Domains, last: int) -> Grid:
     """The paper's value, ours and the difference, for every number of the table that has runs here."""
@@ -179,6 +189,7 @@ def against_grid(name: str, groups: Sequence[Group], table: PaperTable, domains:
         "Differences of percentages are in points."
     )
     notes = [*found.words, *found.unread(), *not_named(groups, found.reading), *found.read_as()]
+    notes += [*found.other_rounds(), *unlike_lengths([one.cell.row for one in found.matches], groups)]
     return Grid(name, f"Against {table.name}", caption, headings, [match_row(one) for one in found.matches], notes)
 
 
@@ -210,6 +221,15 @@ def not_named(groups: Sequence[Group], reading: Reading) -> list[str]:
             said[words] = list(dict.fromkeys(str(run.settings[name]) for run in runs if name in run.settings))
     shown = "; ".join(f"{words} {', '.join(values)}" for words, values in said.items() if values)
     return [f"Not in the table, and so not compared; our runs have {shown}."] if shown else []
+
+
+def unlike_lengths(labels: Sequence[str], groups: Sequence[Group]) -> list[str]:
+    """That the groups of these labels have runs of different lengths, and which."""
+    lengths = {group.label: sorted({run.rounds[-1] for run in group.runs}) for group in groups if group.label in labels}
+    if len({rounds for each in lengths.values() for rounds in each}) < 2:
+        return []
+    said = "; ".join(f"{label} {' and '.join(map(str, each))}" for label, each in lengths.items())
+    return [f"Runs of different lengths are compared, in rounds: {said}."]
 
 
 def match_row(match: Match) -> list[Entry]:

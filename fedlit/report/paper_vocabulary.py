@@ -34,6 +34,17 @@ _DATA = {
 _BY_SAMPLES = ("FedAvg", "FedProx", "FedFor")
 """Algorithms whose own weights are the sizes: naming them changes nothing."""
 _CORRUPTION = {"Imbalance": "imbalance", "LabelFlip": "label_flip"}
+BEST_ROUNDS = frozenset(
+    {
+        "fedbc_table2_cifar10_global_E5",
+        "fedbc_table3_cifar10_local_E5",
+        "fedbc_table6_cifar10_global_E1",
+        "fedbc_table7_mnist_global_E1",
+        "fedbc_table8_mnist_global_E5",
+        "pfedme_table1",
+    }
+)
+"""Tables that seem to print the best test round of each run; docs/reproduce.md says why."""
 _FINETUNED = "FedBC-FineTune"
 _NETS = {"Softmax": "MLR", "MLP": "DNN"}
 

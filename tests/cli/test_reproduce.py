@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.experiments.reproduce.page import Result, kendall
-from fedlit.experiments.reproduce.table import Cell, Reading
-from fedlit.experiments.reproduce.table_file import shipped_tables
+from fedlit.config.shipped import shipped_tables
+from fedlit.experiments.reproduce.reading import Reading
+from fedlit.experiments.reproduce.result import Result, kendall
+from fedlit.experiments.reproduce.table import Cell
 from fedlit.results.runs import read_run
 from tests.conftest import Call
 from tests.experiments.reproduce.tables import SEARCH, TINY, make_reproduction, make_table, write_table
@@ -147,7 +148,83 @@ def test_a_summary_counts_what_the_pages_in_a_folder_came_to(call: Call, here: P
         assert answer.code == 0, answer
         page = (here / "pages" / "summary.md").read_text()
         assert f"**{yes} of 4 cells with a known spread lie within both.**" in page
-        assert page.count("| [tiny](tiny.md) | 4 of 4 | 4 |") == 1
+        assert page.count("| [tiny](tiny.md) | 4 of 4 | – | 4 |") == 1
+
+
+READINGS = {"reading": {"paper": "best", "why": "Its spread is small."}, "tried": {"FedAvg": "More rounds."}}
+
+
+def accuracies(run: Path) -> list[float]:
+    """global/acc after each round, in percent."""
+    rounds, values = read_run(run).series("global/acc")
+    return [100 * value for done, value in zip(rounds, values, strict=True) if done > 0]
+
+
+def test_two_readings_stand_side_by_side_and_the_papers_is_compared(call: Call, here: Path) -> None:
+    write_table(here, **READINGS)
+    answer = call("reproduce tiny.yaml --out out --page pages/tiny.md")
+    assert answer.code == 0, answer
+    assert not list(here.glob("out/*.log")), "all runs were there"
+    page = (here / "pages" / "tiny.md").read_text()
+    assert "| ours, best round | n | difference | within | ours, last 2 |" in page
+    assert "ours, best round" in answer.out
+    shown = rows_of(page)
+    counted = {"best": 0, "last": 0}
+    for cell, (_, paper, ours, _, difference, within, other) in shown.items():
+        row, column = cell.split(":")
+        each = [accuracies(here / "out" / f"{column}-{row}-seed{seed}") for seed in (0, 1)]
+        printed, spread = (float(number) for number in paper.split(" ± "))
+        for name, text, values in (("best", ours, map(max, each)), ("last", other, map(statistics.fmean, each))):
+            first, second = values
+            mean, std = (first + second) / 2, statistics.stdev([first, second])
+            assert text == f"{mean:.2f} ± {std:.2f}"
+            counted[name] += abs(mean - printed) <= 2 * math.hypot(std, spread)
+            if name == "best":
+                assert difference == f"{mean - printed:+.2f}".replace("-", "−")
+                assert within == ("yes" if abs(mean - printed) <= 2 * math.hypot(std, spread) else "no")
+    assert f"{counted['best']} of 4 cells lie within both spreads" in page
+    assert f"In the other reading, mean of the last 2 evaluated rounds, it is {counted['last']} of 4." in page
+    assert "We think that the paper printed the best evaluated round of each run: Its spread is small." in page
+    assert "The mean of the last rounds is the fair one." in page
+    call("reproduce summary --out pages --page pages/summary.md")
+    assert f"| best round | 4 | {counted['best']} of 4 |" in (here / "pages" / "summary.md").read_text()
+
+
+def test_every_cell_that_is_not_within_stands_with_what_was_tried(call: Call, here: Path) -> None:
+    write_table(here, **READINGS)
+    call("reproduce tiny.yaml --out out")
+    page = (here / "out" / "page.md").read_text()
+    missed = {cell for cell, fields in rows_of(page).items() if fields[5] == "no"}
+    assert missed, "two rounds of four clients are not the paper's"
+    listed = page.split("## Cells that are not within, and what was tried")[1].split("##")[0]
+    assert {cell for cell in rows_of(page) if cell in listed} == missed
+    for line in listed.strip().splitlines():
+        assert line.endswith("More rounds." if "FedAvg" in line else "Nothing was tried.")
+
+
+def test_another_reading_of_the_same_runs_has_a_page_of_its_own_and_runs_nothing(call: Call, here: Path) -> None:
+    call("reproduce tiny.yaml --out out")
+    own = (here / "out" / "page.md").read_text()
+    (here / "variance.yaml").write_text("title: V\nruns: tiny.yaml\ncell: {metric: users/acc_var, last: 1}\n")
+    answer = call("reproduce variance.yaml --out out")
+    assert answer.code == 0, answer
+    assert not list(here.glob("out/*.log")), "all runs were there"
+    assert (here / "out" / "page.md").read_text() == own
+    shown = rows_of((here / "out" / "variance.md").read_text())
+    value = read_run(here / "out" / "E=1-FedAvg-seed0").final("users/acc_var")
+    other = read_run(here / "out" / "E=1-FedAvg-seed1").final("users/acc_var")
+    assert value is not None
+    assert other is not None
+    assert float(shown["FedAvg:E=1"][2].split(" ± ")[0]) == pytest.approx((value + other) / 2, rel=0.01)
+
+
+def test_a_record_from_before_readings_is_still_read(call: Call, here: Path) -> None:
+    call("reproduce tiny.yaml --out out --page pages/tiny.md")
+    record = here / "pages" / "tiny.json"
+    held = json.loads(record.read_text())
+    assert held.pop("read") is None
+    record.write_text(json.dumps(held))
+    assert "tiny" in call("reproduce summary --out pages").out
 
 
 @pytest.mark.parametrize("damage", ["cut", "typed"])
@@ -183,6 +260,11 @@ def test_a_list_names_every_table_with_its_cost(call: Call) -> None:
         ("summary --out configs", "configs has no table that was made again. Make one with `fedlit reproduce NAME`"),
         ("tiny.yaml --show", "holds no runs of tiny. Run it first, or say where they are with --out DIR."),
         ("broken.yaml", "broken.yaml: columns.E=1: seconds is 'fast'. Give a number, 0 or more."),
+        (
+            "sparse.yaml",
+            "FedAvg:E=1 is read as the best round, but trainer.eval_every is 3, so 1 of 2 rounds would be evaluated.",
+        ),
+        ("blind.yaml", "the values of FedAvg:E=1 are searched by the best round, but trainer.eval_every is 3"),
         ("wrong.yaml", "wrong.yaml: FedAvg:E=1: 'model.lrr' is not an option. Did you mean 'model.lr'?"),
     ],
 )
@@ -192,6 +274,10 @@ def test_a_wrong_word_or_file_is_refused_before_anything_runs(
     damaged = {"E=1": TINY["columns"]["E=1"] | {"seconds": "fast"}}
     write_table(workplace, columns=damaged).rename(workplace / "broken.yaml")
     write_table(workplace, set={"model.lrr": 1}).rename(workplace / "wrong.yaml")
+    every = {"trainer.eval_every": 3}
+    write_table(workplace, set=every, **READINGS).rename(workplace / "sparse.yaml")
+    rows = {"FedAvg": TINY["rows"]["FedAvg"] | {"tune": {"model.lr": [0.1, 0.2]}}}
+    write_table(workplace, set=every, rows=rows, tune=SEARCH | {"best": True}).rename(workplace / "blind.yaml")
     write_table(workplace, tune=SEARCH)
     assert said in refusal(f"reproduce {words}")
 

@@ -96,6 +96,29 @@ def test_classes_and_exponent_choose_the_row_of_fedbc(tmp_path: Path) -> None:
     assert numbers(beside("fedbc_table3_cifar10_local_E5", path)) == [("FedBC", "53.83 ± 0.56", "50.00", "−3.83")]
 
 
+def test_runs_of_different_lengths_are_marked(tmp_path: Path) -> None:
+    short = epochs(tmp_path / "a", 5)
+    long = write_run(
+        tmp_path / "b", {"global/acc": [0.7, 0.8]}, algorithm="FedProx", model={"local_epochs": 5}, **SYNTHETIC
+    )
+    mark = "Runs of different lengths are compared, in rounds: FedAvg 1; FedProx 2."
+    assert mark in beside(TABLE1, short, long).notes
+    assert not any("different lengths" in note for note in beside(TABLE1, short).notes)
+
+
+def test_a_table_of_best_rounds_says_that_ours_are_not(tmp_path: Path) -> None:
+    trained = write_run(
+        tmp_path,
+        {"global/acc": [0.9, 0.8]},
+        data="MNIST",
+        model={"local_epochs": 1},
+        data_options={"partition.classes_per_client": 1, "partition.exponent": 1.1},
+    )
+    notes = beside("fedbc_table7_mnist_global_E1", trained, last=2).notes
+    assert any("best test round of each run; ours is the mean of the last 2 evaluated rounds" in note for note in notes)
+    assert not any("best test round" in note for note in beside(TABLE1, epochs(tmp_path / "s", 5)).notes)
+
+
 @pytest.fixture
 def small_cifar(monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR10 with 60 random pictures of 4x4 instead of its files."""

@@ -1,136 +1,55 @@
 """A table of a paper made again: our numbers beside the paper's, what agrees, and the commands that make each cell."""
 
-import math
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from fedlit.errors import RunError
-from fedlit.experiments.jobs import Job
-from fedlit.experiments.reproduce.runs import Reproduction, value_of
-from fedlit.experiments.reproduce.table import Cell, Reading
+from fedlit.experiments.reproduce.reading import Printed
+from fedlit.experiments.reproduce.result import Result, count, seconds_spent
+from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.experiments.sweep.sweep import readable, short_names
 from fedlit.metrics.formatting import counted, duration
 from fedlit.report.formats import ABSENT, Style, style_of
 from fedlit.report.markdown import escape, row
-from fedlit.report.tables import deviation, mean
-from fedlit.results.runs import read_run
-
-
-@dataclass(frozen=True)
-class Result:
-    """One cell, made."""
-
-    cell: Cell
-    reading: Reading
-    values: Sequence[float]
-    """One for each finished run."""
-    point: dict[str, Any] | None
-    """The values that the search found; None while it runs."""
-    paper: tuple[float, float | None] | None
-    """Mean and standard deviation, in our unit."""
-    command: str
-    """Of its first run; empty while its values are not known."""
-    first: float | None = None
-    """What is read off that run; None while it is not finished."""
-
-    @property
-    def mean(self) -> float | None:
-        """Over the runs."""
-        return mean(self.values) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        """Over the runs, divided by n − 1; None with fewer than two."""
-        return deviation(self.values) if len(self.values) > 1 else None
-
-    @property
-    def difference(self) -> float | None:
-        """Ours less the paper's."""
-        return None if self.mean is None or self.paper is None else self.mean - self.paper[0]
-
-    @property
-    def is_within(self) -> bool | None:
-        """|d| ≤ 2 √(s₁² + s₂²); a spread that is not known counts as 0, and without any there is no answer."""
-        if self.difference is None or self.paper is None:
-            return None
-        spreads = [spread for spread in (self.std, self.paper[1]) if spread is not None]
-        return abs(self.difference) <= 2 * math.hypot(*spreads) if spreads else None
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What agrees."""
-
-    compared: int
-    answered: int
-    """Cells where at least one spread is known."""
-    within: int
-    orders: dict[str, tuple[float, int]]
-    """Column -> (Kendall's τ between our order and the paper's, rows in it)."""
-
-
-def collect(made: Reproduction) -> list[Result]:
-    """Every cell that was asked for, as far as its runs are finished."""
-    results = []
-    for cell in made.cells:
-        reading, jobs = made.table.reading_of(cell), made.seed_jobs(cell)
-        each = [read_job(made, job, reading) for job in jobs]
-        values = [value for value in each if value is not None]
-        command, first = (jobs[0].command, each[0]) if jobs else ("", None)
-        results.append(Result(cell, reading, values, made.found(cell), made.table.paper_number(cell), command, first))
-    return results
-
-
-def read_job(made: Reproduction, job: Job, reading: Reading) -> float | None:
-    """What is read off a run; None where it is not finished, or somebody took its folder away."""
-    if not made.is_finished(job):
-        return None
-    try:
-        return value_of(read_run(job.folder), reading)
-    except RunError:
-        return None
-
-
-def count(results: Sequence[Result]) -> Counts:
-    """Over the rows that count."""
-    own = [one for one in results if one.cell.row.counts and one.difference is not None]
-    answers = [one.is_within for one in own if one.is_within is not None]
-    orders = {}
-    for column in dict.fromkeys(one.cell.column.name for one in own):
-        pairs = [(one.mean, one.paper[0]) for one in own if one.cell.column.name == column and one.paper]
-        if len(pairs) > 1:
-            orders[column] = (kendall([(a, b) for a, b in pairs if a is not None]), len(pairs))
-    return Counts(len(own), len(answers), sum(answers), orders)
-
-
-def kendall(pairs: Sequence[tuple[float, float]]) -> float:
-    """Kendall's τ: pairs in the same order less pairs in the other, over all; ties are neither."""
-    signs = [sign((a - b) * (c - d)) for (a, c), (b, d) in combinations(pairs, 2)]
-    return sum(signs) / len(signs)
-
-
-def sign(value: float) -> int:
-    """−1, 0 or 1."""
-    return (value > 0) - (value < 0)
 
 
 def entries(result: Result, style: Style) -> list[str]:
-    """Row, column, values found, paper, ours, n, difference, within."""
+    """One text for each of the headings."""
     paper = ABSENT
     if result.paper is not None:
         paper = style.number(result.paper[0]) + spread_text(style, result.paper[1])
-    ours = ABSENT if result.mean is None else style.number(result.mean) + spread_text(style, result.std)
     found = ABSENT if result.point is None else described(result.point)
     difference = ABSENT if result.difference is None else style.signed(result.difference)
     within = {True: "yes", False: "no", None: ABSENT}[result.is_within]
     place = [result.cell.row.name, result.cell.column.name]
-    return [*place, found, paper, ours, str(len(result.values)), difference, within]
+    second = [] if result.second is None else [ours(result.second, style)]
+    return [*place, found, paper, ours(result, style), str(len(result.values)), difference, within, *second]
 
 
 HEADINGS = ("row", "column", "found", "paper", "ours", "n", "difference", "within")
+NUMBERS = ("paper", "ours", "n", "difference")
+"""Headings of numbers; those of two readings begin with `ours`."""
+
+
+def headings(results: Sequence[Result]) -> list[str]:
+    """Of the table; both readings have their names."""
+    if not any(one.second for one in results):
+        return list(HEADINGS)
+    first, second = (
+        " or ".join(dict.fromkeys(one.label for one in readings))
+        for readings in ([one.reading for one in results], [one.second.reading for one in results if one.second])
+    )
+    return [f"ours, {first}" if name == "ours" else name for name in HEADINGS] + [f"ours, {second}"]
+
+
+def is_number(heading: str) -> bool:
+    """Whether a column holds numbers."""
+    return heading.split(",")[0] in NUMBERS
+
+
+def ours(result: Result, style: Style) -> str:
+    """`93.62 ± 0.30`."""
+    return ABSENT if result.mean is None else style.number(result.mean) + spread_text(style, result.std)
 
 
 def spread_text(style: Style, spread: float | None) -> str:
@@ -165,10 +84,11 @@ def summary_lines(made: Reproduction, results: Sequence[Result]) -> list[str]:
     uncounted = dict.fromkeys(one.cell.row.name for one in results if not one.cell.row.counts)
     if uncounted:
         lines.append(f"Not counted, since they are a second form of a number: {', '.join(uncounted)}.")
+    lines += second_lines(results)
     if counts.orders:
         orders = ", ".join(f"{name} {tau:+.2f} ({rows} rows)" for name, (tau, rows) in counts.orders.items())
         lines.append(f"Order of the rows against the paper's, Kendall's τ: {orders}.")
-    lines += scale_lines(made)
+    lines += [*scale_lines(made), *length_lines(made), *evaluation_lines(results)]
     short = [one.cell.name for one in results if len(one.values) < made.seeds]
     if short:
         lines.append(f"Fewer numbers than runs were asked for: {', '.join(short)}.")
@@ -178,9 +98,49 @@ def summary_lines(made: Reproduction, results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def seconds_spent(made: Reproduction) -> float:
-    """Of all runs, those of the search too."""
-    return sum(trial.seconds for trial in made.trial_log.trials.values())
+def second_lines(results: Sequence[Result]) -> list[str]:
+    """What the other reading would come to."""
+    others = [one.second for one in results if one.second is not None]
+    counts = count(others)
+    if not counts.answered:
+        return []
+    named = " or ".join(dict.fromkeys(one.reading.rounds for one in others))
+    return [f"In the other reading, {named}, it is {counts.within} of {counts.answered}."]
+
+
+def length_lines(made: Reproduction) -> list[str]:
+    """Columns whose rows have runs of different lengths."""
+    by_column: dict[str, dict[int, dict[str, None]]] = {}
+    for cell in made.cells:
+        lengths = by_column.setdefault(cell.column.name, {})
+        lengths.setdefault(made.rounds_of(made.table.source(cell)), {})[cell.row.name] = None
+    unlike: dict[str, list[str]] = {}
+    for column, lengths in by_column.items():
+        if len(lengths) > 1:
+            said = "; ".join(f"{rounds} rounds: {', '.join(rows)}" for rounds, rows in lengths.items())
+            unlike.setdefault(said, []).append(column)
+    return [
+        f"Runs of different lengths stand side by side in {place(columns, by_column)} ({said})."
+        for said, columns in unlike.items()
+    ]
+
+
+def place(columns: Sequence[str], every: Collection[str]) -> str:
+    """`every column`, or their names."""
+    return "every column" if len(columns) == len(every) else ", ".join(columns)
+
+
+def evaluation_lines(results: Sequence[Result]) -> list[str]:
+    """Cells whose best round is not the best of all rounds."""
+    sparse: dict[tuple[int, int], list[str]] = {}
+    for one in results:
+        has_best = one.reading.best or (one.second is not None and one.second.reading.best)
+        if has_best and one.evaluated is not None and one.evaluated[0] < one.evaluated[1]:
+            sparse.setdefault(one.evaluated, []).append(one.cell.name)
+    return [
+        f"The best round is the best of {counted(evaluated, 'evaluated round')} of {rounds} in {', '.join(names)}."
+        for (evaluated, rounds), names in sparse.items()
+    ]
 
 
 def scale_lines(made: Reproduction) -> list[str]:
@@ -204,7 +164,10 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
     yield from (f"# {escape(table.title)}", "")
     yield from ("This command makes this page:", "", "```", table_command(made), "```", "")
     yield from (f"{escape(how(made))} {escape(readings(results))}", "")
-    yield from (row(list(HEADINGS)), row(["---"] * 3 + ["---:"] * 4 + ["---"]))
+    if table.printed is not None:
+        yield from (escape(two_readings(table.printed)), "")
+    titles = headings(results)
+    yield from (row([escape(one) for one in titles]), row(["---:" if is_number(one) else "---" for one in titles]))
     for one in results:
         yield row([escape(field) for field in entries(one, style_for(one))])
     yield ""
@@ -215,11 +178,37 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
         yield from ("## What to know", "")
         yield from (f"- {' '.join(note.split())}" for note in table.notes)
         yield ""
+    yield from miss_lines(made, results)
     yield from ("## Single cells", "", *SINGLE_CELLS, "", "```")
     for command in dict.fromkeys(one.command for one in results if one.command):
         cells = "; ".join(first_number(one) for one in results if one.command == command)
         yield f"{command}  # {cells}"
     yield "```"
+
+
+def two_readings(printed: Printed) -> str:
+    """Which reading is the paper's, why we think so, and which one is fair."""
+    ways = {True: "best evaluated round of each run", False: "mean of the last evaluated rounds"}
+    return (
+        f"Two readings stand side by side. We think that the paper printed the {ways[printed.best]}: {printed.why} The "
+        "best round is chosen on test data, so it is for the comparison with the paper alone. The mean of the last "
+        "rounds is the fair one."
+    )
+
+
+def miss_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
+    """The cells that are not within, and what was tried for them; those with the same words together."""
+    missed = [one for one in results if one.is_within is False and one.cell.row.counts]
+    if not missed or not made.table.tried:
+        return
+    by_words: dict[str, list[Result]] = {}
+    for one in missed:
+        by_words.setdefault(made.table.tried_for(one.cell) or "Nothing was tried.", []).append(one)
+    yield from ("## Cells that are not within, and what was tried", "")
+    for words, some in by_words.items():
+        cells = ", ".join(entries(one, style_for(one))[6] + f" {one.cell.name}" for one in some)
+        yield f"- {escape(cells)}. {' '.join(words.split())}"
+    yield ""
 
 
 SINGLE_CELLS = (
@@ -277,13 +266,15 @@ def how(made: Reproduction) -> str:
     stages = next((made.stages(cell) for cell in made.searches if made.stages(cell)), [])
     if tuning is None or not stages:
         return said
-    said += f" Values are searched on {tuning.metric} (mean of the last {tuning.last}) with seed {tuning.seed}"
+    manner = "best round" if tuning.best else f"mean of the last {tuning.last}"
+    said += f" Values are searched on {tuning.metric} ({manner}) with seed {tuning.seed}"
     places = dict.fromkeys(cell.column.name for cell in made.searches if not cell.row.own_values)
     said += f", in the column {' and '.join(places)}" if 0 < len(places) < len(table.columns) else ""
     everywhere = dict.fromkeys(cell.row.name for cell in made.searches if cell.row.own_values)
     said += f"; {' and '.join(everywhere)} in every column" if everywhere else ""
-    if len(stages) > 1:
-        said += f": every point runs for {stages[0].rounds} rounds, the best {tuning.keep} for {stages[1].rounds}"
+    if stages[0].name == "look":
+        said += f": every point runs for {stages[0].rounds} rounds"
+        said += f", the best {tuning.keep} for {stages[1].rounds}" if len(stages) > 1 else ", and the best is taken"
     grids = "; ".join(
         f"{one.name}: {', '.join(f'{name} {list(values)}' for name, values in one.grid.items())}"
         for one in table.rows.values()

@@ -2,22 +2,18 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Any
 
 from fedlit.errors import ConfigError, RunError
 from fedlit.experiments.experiment import Experiment
 from fedlit.experiments.fit_arguments import parse_fit
 from fedlit.experiments.jobs import Job
-from fedlit.experiments.reproduce.table import Cell, Reading, TableFile
-from fedlit.experiments.sweep.objective import objective
+from fedlit.experiments.reproduce.reading import Reading, value_of
+from fedlit.experiments.reproduce.table import Cell, TableFile
 from fedlit.experiments.sweep.sweep import readable, short_names
 from fedlit.experiments.trials import Trial, TrialLog
 from fedlit.metrics.catalogue import format_value, metric
-from fedlit.report.domains import MEAN, domain_scores
-from fedlit.report.figures.rounds import mean_weights
-from fedlit.report.tables import measured
-from fedlit.results.runs import Run, read_run
+from fedlit.results.runs import read_run
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,10 @@ class Reproduction(Experiment):
         rounds = self.rounds_of(cell)
         last = Stage("try", rounds, 1)
         short = tuning.rounds is not None and tuning.rounds < rounds and tuning.keep < len(cell.points())
-        return [Stage("look", tuning.rounds or 0, tuning.keep), last] if short else [last]
+        if not short:
+            return [last]
+        look = Stage("look", tuning.rounds or 0, tuning.keep)
+        return [look, last] if tuning.keep > 1 else [look]
 
     def stage_jobs(self, cell: Cell, stage: Stage, points: Sequence[Mapping[str, Any]]) -> list[Job]:
         """A run of every point."""
@@ -183,7 +182,7 @@ class Reproduction(Experiment):
         """How the runs of a search are read."""
         tuning = self.table.tuning
         assert tuning is not None, "a search has its reading"
-        return Reading(tuning.metric, tuning.last)
+        return Reading(tuning.metric, tuning.last, tuning.best)
 
     def rounds_of(self, cell: Cell) -> int:
         """Of its runs: the file's, or as many fewer as were asked for in the whole table."""
@@ -209,9 +208,26 @@ class Reproduction(Experiment):
                 continue
             tried |= {f"row {cell.row.name}", f"column {cell.column.name}"}
             try:
-                parse_fit(self.table.arguments(cell, cell.points()[0], 0, self.rounds_of(cell)))
+                parsed = parse_fit(self.table.arguments(cell, cell.points()[0], 0, self.rounds_of(cell)))
             except ConfigError as error:
                 raise ConfigError(f"{self.table.path.name}: {cell.name}: {error}") from error
+            self.check_best(cell, parsed.trainer.eval_every)
+
+    def check_best(self, source: Cell, eval_every: int) -> None:
+        """The best round is one of all rounds, not of every fifth, which misses the best of them most of the time."""
+        readers = [cell for cell in self.cells if self.table.source(cell).name == source.name]
+        asked = [f"{cell.name} is read as" for cell in readers if self.table.reading_of(cell).best]
+        tuning = self.table.tuning
+        if tuning is not None and tuning.best and self.stages(self.table.search_of(source)):
+            asked.append(f"the values of {source.name} are searched by")
+        if not asked or eval_every == 1:
+            return
+        rounds = self.rounds_of(source)
+        raise ConfigError(
+            f"{self.table.path.name}: {asked[0]} the best round, but trainer.eval_every is {eval_every}, so "
+            f"{-(-rounds // eval_every)} of {rounds} rounds would be evaluated. Set trainer.eval_every: 1, or read the "
+            "mean of the last rounds."
+        )
 
 
 def first_ready(strands: list[Iterator[Job | None]]) -> tuple[Job | None, list[Iterator[Job | None]]]:
@@ -226,16 +242,3 @@ def first_ready(strands: list[Iterator[Job | None]]) -> tuple[Job | None, list[I
         if job is not None:
             return job, left
     return None, left
-
-
-def value_of(run: Run, reading: Reading) -> float | None:
-    """A run's number, None where it was not measured."""
-    if reading.domain is not None:
-        scores, _ = domain_scores(run, reading.last)
-        return sum(scores.values()) / len(scores) if reading.domain == MEAN and scores else scores.get(reading.domain)
-    if reading.weight_of is not None:
-        by_round = mean_weights(run).get(reading.weight_of, {})
-        return fmean(by_round.values()) if by_round else None
-    if reading.best:
-        return objective(run, reading.metric, "minimize" if metric(reading.metric).best == "min" else "maximize")
-    return measured(run, reading.metric, reading.last)

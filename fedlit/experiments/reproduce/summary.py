@@ -9,17 +9,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedlit.errors import RunError
-from fedlit.experiments.reproduce.page import Result, count, seconds_spent
+from fedlit.experiments.reproduce.result import Result, count, seconds_spent
 from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.metrics.formatting import duration
 from fedlit.report.markdown import escape, row
 from fedlit.results.runs import read_json
 
-HEADINGS = ("table", "cells made", "compared", "within", "order holds", "mean τ", "machine time")
+HEADINGS = ("table", "cells made", "read", "compared", "within", "order holds", "mean τ", "machine time")
 
 EXPLAINED = """*Compared*: cells of ours beside a number of the paper; a second form of the same number is not counted.
 *Within*: |difference| ≤ 2 √(s₁² + s₂²), of the cells with a known spread. *Order holds*: columns in which Kendall's τ
-between our order of the rows and the paper's is 1. *Machine time*: wall clock of all runs, those of the search too."""
+between our order of the rows and the paper's is 1. *Read*: the reading that the paper printed, where a
+table's file says which one it was; the other one stands beside it on the page. *Machine time*: wall clock of all runs,
+those of the search too."""
 
 OWN_PAGE = "page"
 """The page in a folder of runs; others are named by who asks for them."""
@@ -44,6 +46,8 @@ class Record:
     """Column -> Kendall's τ between our order and the paper's."""
     seconds: float
     """Of all its runs, those of the search too."""
+    read: str | None = None
+    """The reading that the paper printed, where the table's file says which one it was; older records lack it."""
 
     def entries(self) -> list[str]:
         """One text for each of HEADINGS."""
@@ -52,6 +56,7 @@ class Record:
         return [
             f"{self.table}{scaled}",
             f"{self.made} of {self.cells}",
+            str(self.read or "–"),
             str(self.compared),
             f"{self.within} of {self.answered}",
             f"{sum(tau == 1 for tau in taus)} of {len(taus)} columns" if taus else "–",
@@ -78,6 +83,7 @@ def record_of(made: Reproduction, results: Sequence[Result]) -> Record:
         within=counts.within,
         orders={column: tau for column, (tau, _) in counts.orders.items()},
         seconds=seconds_spent(made),
+        read=" or ".join(dict.fromkeys(one.reading.label for one in results)) if made.table.printed else None,
     )
 
 
@@ -105,7 +111,7 @@ def read_record(path: Path) -> Record | None:
     """The record in a file; None if it holds something else, and RunError if it is damaged."""
     try:
         held = read_json(path)
-        if set(held) != set(Record.__dataclass_fields__):
+        if {"read": None, **held}.keys() != Record.__dataclass_fields__.keys():
             return None
         record = Record(**held)
         record.entries()

@@ -1,6 +1,6 @@
 """A paper's table: which runs make a cell, what is tuned for it, how it is read, and what the paper prints.
 
-`tablereading.py` makes it from a file. Nothing here runs.
+`table_file.py` makes it from a file. Nothing here runs.
 """
 
 import itertools
@@ -12,34 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fedlit.errors import ConfigError, nearest
+from fedlit.experiments.reproduce.reading import Printed, Reading
 from fedlit.report.paper_tables import PaperRow, in_our_unit
 
 START_S = 6.0
 """Seconds until a run has begun: most of it is importing torch."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a run becomes a number."""
-
-    metric: str
-    last: int = 1
-    """Mean over so many evaluated rounds at the end."""
-    best: bool = False
-    """The best evaluated round instead."""
-    domain: str | None = None
-    """Accuracy on the clients of one domain instead of the metric."""
-    weight_of: str | None = None
-    """The mean aggregation coefficient of one group of clients instead, over all evaluated rounds."""
-
-    @property
-    def words(self) -> str:
-        """For a caption."""
-        if self.weight_of is not None:
-            return f"mean coefficient of a client of the group '{self.weight_of}', over all evaluated rounds"
-        what = f"accuracy in the domain {self.domain}" if self.domain else self.metric
-        when = "best evaluated round" if self.best else f"mean of the last {self.last} evaluated rounds"
-        return f"{what}, {'last evaluated round' if self.last == 1 and not self.best else when}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +30,9 @@ class Tuning:
     rounds: int | None = None
     """Every point runs for so many rounds first; without it, for all."""
     keep: int = 5
-    """So many of them then run for all rounds."""
+    """So many of them then run for all rounds; with 1, the best of the short runs is taken as it is."""
+    best: bool = False
+    """Read as the best evaluated round instead of the mean of the last ones."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +67,8 @@ class Row:
     grid: Mapping[str, Sequence[Any]]
     own_values: bool
     """Whether they are searched in each of its columns, whatever `values_of` says."""
+    values_of: Mapping[str, str]
+    """Column -> the column in which they are searched instead, where this row differs from the others."""
     follow: Mapping[str, str]
     """Option -> the option whose value it takes."""
     only: Sequence[str]
@@ -146,7 +127,13 @@ class TableFile:
     columns: Mapping[str, Column]
     rows: Mapping[str, Row]
     paper: str | None
+    printed: Printed | None = None
+    """Which of two readings the paper printed; None: the file knows one reading alone."""
+    runs: str | None = None
+    """The table whose runs it reads, if it has none of its own."""
     notes: Sequence[str] = ()
+    tried: Mapping[str, str] = field(default_factory=dict)
+    """Cell, row or column -> what was tried where our number is not the paper's."""
     numbers: dict[str, PaperRow] = field(default_factory=dict)
     """Cell's name -> the paper's number."""
 
@@ -154,6 +141,11 @@ class TableFile:
     def name(self) -> str:
         """As the command takes it."""
         return self.path.stem
+
+    @property
+    def runs_name(self) -> str:
+        """The table whose runs these are."""
+        return self.runs or self.name
 
     @property
     def cells(self) -> list[Cell]:
@@ -171,8 +163,19 @@ class TableFile:
         return Cell(self.rows[row.runs_of or row.name], self.columns[column.runs_of or column.name])
 
     def reading_of(self, cell: Cell) -> Reading:
-        """How it is read."""
-        return Reading(**{**self.reading, **cell.column.reading, **cell.row.reading})
+        """How it is read: as the paper printed it."""
+        printed = {} if self.printed is None else {"best": self.printed.best}
+        return Reading(**{**printed, **self.reading, **cell.column.reading, **cell.row.reading})
+
+    def second_reading_of(self, cell: Cell) -> Reading | None:
+        """The reading that stands beside it, where the file says which one the paper printed."""
+        return None if self.printed is None else self.reading_of(cell).other
+
+    def tried_for(self, cell: Cell) -> str | None:
+        """What was tried for a cell whose number is not the paper's: for itself, its row or its column."""
+        return next(
+            (self.tried[name] for name in (cell.name, cell.row.name, cell.column.name) if name in self.tried), None
+        )
 
     def arguments(self, cell: Cell, point: Mapping[str, Any], seed: int, rounds: int) -> tuple[str, ...]:
         """Of `fedlit fit` for one run of a cell that has runs."""
@@ -201,7 +204,8 @@ class TableFile:
 
     def search_of(self, cell: Cell) -> Cell:
         """The cell in whose column the values of a cell with runs are searched."""
-        elsewhere = None if cell.row.own_values else cell.column.values_of
+        own = {} if cell.row.own_values else {cell.column.name: cell.column.values_of}
+        elsewhere = {**own, **cell.row.values_of}.get(cell.column.name)
         return Cell(cell.row, self.columns[elsewhere or cell.column.name])
 
 

@@ -3,25 +3,29 @@
 docs/reproduce.md explains every key.
 """
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedlit.config.files import find_config, shipped_tables
 from fedlit.config.parse_errors import read_yaml
 from fedlit.errors import ConfigError, nearest
+from fedlit.experiments.reproduce.keys import check_keys, known_name, named, number, options, text, truth, whole
+from fedlit.experiments.reproduce.reading import PRINTED, Printed
 from fedlit.experiments.reproduce.table import Cell, Column, Row, TableFile, Tuning
 from fedlit.report.paper_comparison import agree
 from fedlit.report.paper_tables import PaperRow, read_table
 
-_TABLE = ("title", "paper", "rounds", "seeds", "cell", "set", "tune", "columns", "rows", "notes")
+_TABLE = ("title", "paper", "rounds", "seeds", "cell", "reading", "set", "tune", "columns", "rows", "notes", "tried")
+_OTHER = ("title", "runs", "cell", "notes")
 _READ = ("metric", "last", "best", "domain", "weight_of")
-_TUNE = ("seed", "metric", "last", "rounds", "keep")
+_PRINTED = ("paper", "why")
+_TUNE = ("seed", "metric", "last", "best", "rounds", "keep")
 _COLUMN = ("words", "set", "rounds", "seconds", "paper", "cell", "runs_of", "values_of")
 _ROW = (
-    *("config", "set", "in", "tune", "own_values", "follow", "only", "rounds", "slower", "paper", "cell", "runs_of"),
-    "counts",
+    *("config", "set", "in", "tune", "own_values", "values_of", "follow", "only", "rounds", "slower", "paper", "cell"),
+    *("runs_of", "counts"),
 )
 
 
@@ -44,9 +48,11 @@ def read_table_file(path: Path) -> TableFile:
     if not isinstance(held, dict):
         raise ConfigError(f"{path} holds no keys. Give a table: rounds, seeds, cell, columns, rows.")
     where = path.name
+    if "runs" in held:
+        return read_other_reading(path, held)
     check_keys(held, _TABLE, where, needed=("title", "rounds", "seeds", "cell", "columns", "rows"))
-    columns = {name: read_column(name, one, where) for name, one in named(held, "columns", where).items()}
-    rows = {name: read_row(name, one, where) for name, one in named(held, "rows", where).items()}
+    columns = {name: read_column(name, one, where) for name, one in named(held, "columns", where, _COLUMN).items()}
+    rows = {name: read_row(name, one, where) for name, one in named(held, "rows", where, _ROW).items()}
     table = TableFile(
         path=path,
         title=text(held, "title", where),
@@ -58,11 +64,38 @@ def read_table_file(path: Path) -> TableFile:
         columns=columns,
         rows=rows,
         paper=text(held, "paper", where) if "paper" in held else None,
+        printed=read_printed(held["reading"], f"{where}: reading") if "reading" in held else None,
         notes=read_notes(held.get("notes") or [], where),
+        tried={name: text(options(held, "tried", where), name, f"{where}: tried") for name in held.get("tried") or {}},
     )
     check_references(table, where)
+    check_readings(table, where)
     table.numbers.update(find_numbers(table, where))
     return table
+
+
+def read_other_reading(path: Path, held: Mapping[str, Any]) -> TableFile:
+    """A table that reads something else off the runs of another one, and prints no number of a paper beside it."""
+    where = path.name
+    check_keys(held, _OTHER, where, needed=("title", "runs", "cell"))
+    try:
+        source = read_table_file(find_table(text(held, "runs", where)))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: runs: {error}") from error
+    return replace(
+        source,
+        path=path,
+        title=text(held, "title", where),
+        runs=source.runs_name,
+        reading=read_reading(held["cell"], f"{where}: cell"),
+        columns={name: replace(one, reading={}) for name, one in source.columns.items() if one.runs_of is None},
+        rows={name: replace(one, reading={}, paper=None) for name, one in source.rows.items() if one.runs_of is None},
+        paper=None,
+        printed=None,
+        notes=read_notes(held.get("notes") or [], where),
+        tried={},
+        numbers={},
+    )
 
 
 def read_notes(held: Any, where: str) -> list[str]:
@@ -107,6 +140,7 @@ def read_row(name: str, held: Mapping[str, Any], where: str) -> Row:
         per_column={column: options(held["in"], column, f"{place}.in") for column in options(held, "in", place)},
         grid=grid,
         own_values=truth(held, "own_values", place, default=False),
+        values_of={key: str(value) for key, value in options(held, "values_of", place).items()},
         follow={key: str(value) for key, value in options(held, "follow", place).items()},
         only=[str(column) for column in held.get("only") or []],
         rounds=whole(held, "rounds", place) if "rounds" in held else None,
@@ -129,6 +163,34 @@ def read_reading(held: object, place: str) -> dict[str, Any]:
     return held
 
 
+def read_printed(held: object, place: str) -> Printed:
+    """Which of two readings the paper printed."""
+    if not isinstance(held, dict):
+        raise ConfigError(f"{place} is {held!r}. Write it as {{paper: best, why: A SENTENCE}}.")
+    check_keys(held, _PRINTED, place, needed=_PRINTED)
+    if held["paper"] not in PRINTED:
+        raise ConfigError(
+            f"{place}.paper is {held['paper']!r}. Give best (the best evaluated round of each run) or last (the mean "
+            "of the last rounds, as many as cell.last says)."
+        )
+    return Printed(PRINTED[held["paper"]], " ".join(text(held, "why", place).split()))
+
+
+def check_readings(table: TableFile, where: str) -> None:
+    """Two readings need a metric that has both, and only one place says which is the paper's."""
+    if table.printed is None:
+        return
+    if "best" in table.reading:
+        raise ConfigError(f"{where}: cell.best and reading both say how cells are read. Leave out cell.best.")
+    for cell in table.cells:
+        reading = table.reading_of(cell)
+        if reading.domain is not None or reading.weight_of is not None:
+            raise ConfigError(
+                f"{where}: reading tells the best round from the last ones, but {cell.name} is read as "
+                f"{reading.words}. Leave out reading, or let the cell have a metric alone."
+            )
+
+
 def read_tuning(held: object, place: str) -> Tuning:
     """How grids are searched."""
     if not isinstance(held, dict):
@@ -140,6 +202,7 @@ def read_tuning(held: object, place: str) -> Tuning:
         last=whole(held, "last", place) if "last" in held else 1,
         rounds=whole(held, "rounds", place) if "rounds" in held else None,
         keep=whole(held, "keep", place) if "keep" in held else Tuning.keep,
+        best=truth(held, "best", place, default=False),
     )
 
 
@@ -147,13 +210,16 @@ def check_references(table: TableFile, where: str) -> None:
     """Names that stand for something else in the file, and configs, exist."""
     for row in table.rows.values():
         place = f"{where}: rows.{row.name}"
-        for key, names in (("only", row.only), ("in", row.per_column)):
+        places = (*row.values_of, *row.values_of.values())
+        for key, names in (("only", row.only), ("in", row.per_column), ("values_of", places)):
             for name in names:
                 known_name(name, table.columns, f"{place}.{key}", "column")
         if row.runs_of is not None:
             known_name(row.runs_of, table.rows, f"{place}.runs_of", "row")
         if row.grid and table.tuning is None:
             raise ConfigError(f"{place}.tune has a grid, but {where} does not say how: add tune: {{seed, metric}}.")
+    for name in table.tried:
+        known_name(name, [*(cell.name for cell in table.cells), *table.rows, *table.columns], f"{where}: tried", "cell")
     for column in table.columns.values():
         for key, other in (("runs_of", column.runs_of), ("values_of", column.values_of)):
             if other is not None:
@@ -230,75 +296,3 @@ def find_numbers(table: TableFile, where: str) -> dict[str, PaperRow]:
             )
         found[cell.name] = alike[0]
     return found
-
-
-def named(held: Mapping[str, Any], key: str, where: str) -> dict[str, Mapping[str, Any]]:
-    """Rows or columns by name."""
-    given = held[key]
-    if not isinstance(given, dict) or not given:
-        raise ConfigError(f"{where}: {key} is {given!r}. Give names with their keys below them.")
-    for name, one in given.items():
-        if not isinstance(name, str) or any(sign in name for sign in ":,"):
-            raise ConfigError(f"{where}: {key} has the name {name!r}. Give a text without ':' and ','.")
-        if not isinstance(one, dict):
-            raise ConfigError(f"{where}: {key}.{name} is {one!r}. Give it keys: {', '.join(_ROW)}.")
-    return given
-
-
-def known_name(name: str, known: Mapping[str, Any], place: str, what: str) -> None:
-    """Refuse a name that is not there."""
-    if name not in known:
-        raise ConfigError(f"{place} names the {what} '{name}', which is not in the file. {nearest(name, known)}")
-
-
-def check_keys(held: Mapping[str, Any], known: Sequence[str], place: str, needed: Sequence[str] = ()) -> None:
-    """Refuse keys that mean nothing, and the lack of those that are needed."""
-    for key in held:
-        if key not in known:
-            raise ConfigError(
-                f"{place}: '{key}' is not a key here. {nearest(str(key), known)}Keys: {', '.join(known)}."
-            )
-    for key in needed:
-        if key not in held:
-            raise ConfigError(f"{place} lacks '{key}'. docs/reproduce.md explains the keys.")
-
-
-def options(held: Mapping[str, Any], key: str, place: str) -> dict[str, Any]:
-    """A mapping of names, empty without the key."""
-    given = held.get(key)
-    if given is None:
-        return {}
-    if not isinstance(given, dict) or not all(isinstance(name, str) for name in given):
-        raise ConfigError(f"{place}.{key} is {given!r}. Give names with their values, such as model.lr: 0.1.")
-    return given
-
-
-def text(held: Mapping[str, Any], key: str, place: str) -> str:
-    """A text."""
-    if not isinstance(held[key], str) or not held[key]:
-        raise ConfigError(f"{place}: {key} is {held[key]!r}. Give a text.")
-    return str(held[key])
-
-
-def whole(held: Mapping[str, Any], key: str, place: str, least: int = 1) -> int:
-    """A whole number."""
-    value = held[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{place}: {key} is {value!r}. Give a whole number, {least} or more.")
-    return value
-
-
-def number(held: Mapping[str, Any], key: str, place: str, default: float) -> float:
-    """A number, 0 or more."""
-    value = held.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value < math.inf):
-        raise ConfigError(f"{place}: {key} is {value!r}. Give a number, 0 or more.")
-    return float(value)
-
-
-def truth(held: Mapping[str, Any], key: str, place: str, *, default: bool) -> bool:
-    """True or false."""
-    value = held.get(key, default)
-    if not isinstance(value, bool):
-        raise ConfigError(f"{place}.{key} is {value!r}. Give true or false.")
-    return value

@@ -8,6 +8,7 @@ import pytest
 
 from fedlit.experiments.jobs import Job, JobResult
 from fedlit.experiments.reproduce.page import how
+from fedlit.experiments.reproduce.reading import Reading
 from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.experiments.reproduce.table import START_S
 from tests.experiments.reproduce.tables import SEARCH, TINY, make_reproduction
@@ -61,6 +62,19 @@ def test_the_best_of_a_short_look_run_for_all_rounds_and_the_best_of_these_is_th
     assert all("--model.lr=0.1" in job.arguments and "--model.momentum=0.5" in job.arguments for job in own)
     assert (made.tries, made.total) == (8, 10)
     assert made.cost == pytest.approx(sum(job.cost for job in (*looks, *tries, *own)))
+
+
+def test_with_one_to_keep_the_best_of_the_short_runs_is_taken_as_it_is(tmp_path: Path) -> None:
+    search = SEARCH | {"metric": "global/acc", "best": True, "rounds": 3, "keep": 1}
+    made = make_reproduction(tmp_path, rows=ROWS, columns=ONE, rounds=10, tune=search)
+    assert made.search_reading() == Reading("global/acc", 2, best=True)
+    jobs = made.jobs()
+    for job, value in zip([job for job in islice(jobs, 6) if job], [0.5, 0.9, 0.6, 0.7, 0.6, 0.8], strict=True):
+        end(made, job, value)
+    assert names(jobs, 2) == ["E=1-FedAvg-seed0", "E=1-FedAvg-seed1"]
+    assert made.found(made.cells[0]) == {"model.lr": 0.001, "model.momentum": 0.5}
+    assert (made.tries, made.total) == (6, 8)
+    assert "global/acc (best round) with seed 5: every point runs for 3 rounds, and the best is taken." in how(made)
 
 
 def test_of_equal_points_the_first_is_taken(tmp_path: Path) -> None:

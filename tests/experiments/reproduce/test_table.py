@@ -8,8 +8,9 @@ import pytest
 
 from fedlit.config.files import shipped_tables
 from fedlit.errors import ConfigError
-from fedlit.experiments.reproduce.runs import Reproduction, value_of
-from fedlit.experiments.reproduce.table import Reading, TableFile, choose_cells
+from fedlit.experiments.reproduce.reading import Reading, value_of
+from fedlit.experiments.reproduce.runs import Reproduction
+from fedlit.experiments.reproduce.table import TableFile, choose_cells
 from fedlit.experiments.reproduce.table_file import find_table, read_table_file
 from fedlit.experiments.trials import TrialLog
 from fedlit.results.runs import read_run
@@ -18,6 +19,7 @@ from tests.experiments.reproduce.tables import SEARCH, TINY, make_table, write_t
 from tests.real_files import Real
 
 ROW = TINY["rows"]["FedAvg"]
+BEST = {"paper": "best", "why": "Its spread is small."}
 COLUMN = TINY["columns"]["E=1"]
 SHIPPED = list(shipped_tables().values())
 
@@ -115,6 +117,22 @@ def test_a_cell_that_is_not_there_is_refused_with_the_nearest(tmp_path: Path) ->
         ({"tune": SEARCH | {"seed": 1}}, "tune.seed is 1, with which the table runs too (0 to 1)"),
         ({"tune": {"seed": 5}}, "tiny.yaml: tune lacks 'metric'"),
         ({"rows": {"a": ROW | {"own_values": 1}}}, "rows.a.own_values is 1. Give true or false."),
+        ({"tune": SEARCH | {"best": "yes"}}, "tiny.yaml: tune.best is 'yes'. Give true or false."),
+        ({"rows": {"a": ROW | {"values_of": {"E=1": "E=2"}}}}, "rows.a.values_of names the column 'E=2'"),
+        ({"rows": {"a": ROW | {"values_of": {"E=2": "E=1"}}}}, "rows.a.values_of names the column 'E=2'"),
+        ({"reading": "best"}, "tiny.yaml: reading is 'best'. Write it as {paper: best, why: A SENTENCE}."),
+        (
+            {"reading": BEST | {"paper": "median"}},
+            "tiny.yaml: reading.paper is 'median'. Give best (the best evaluated",
+        ),
+        ({"reading": {"paper": "best"}}, "tiny.yaml: reading lacks 'why'"),
+        ({"reading": BEST, "cell": {"metric": "a", "best": True}}, "cell.best and reading both say how cells are read"),
+        (
+            {"reading": BEST, "cell": {"metric": "a", "domain": "usps"}},
+            "but FedAvg:E=1 is read as accuracy in the domain",
+        ),
+        ({"tried": {"FedBCC": "More rounds."}}, "tiny.yaml: tried names the cell 'FedBCC', which is not in the file."),
+        ({"tried": {"FedBC": 3}}, "tiny.yaml: tried: FedBC is 3. Give a text."),
         ({"notes": "one"}, "tiny.yaml: notes is 'one'. Give a list of sentences."),
         ({"notes": ["one", {"two": "three"}]}, "notes has {'two': 'three'}, which is not a text. Put quotes around"),
     ],
@@ -128,6 +146,62 @@ def test_a_damaged_file_is_refused_with_its_name_and_the_key(
         return
     with pytest.raises(ConfigError, match=re.escape(said)):
         read_table_file(path)
+
+
+def test_a_row_may_say_where_its_values_are_searched_in_some_columns(tmp_path: Path) -> None:
+    columns = {"a": COLUMN} | {name: COLUMN | {"values_of": "a"} for name in ("b", "c")}
+    rows = {"alike": ROW, "apart": ROW | {"values_of": {"b": "b"}}, "own": ROW | {"own_values": True}}
+    table = make_table(tmp_path, columns=columns, rows=rows)
+    searched = {name: [table.search_of(cell_named(table, f"{name}:{c}")).column.name for c in "abc"] for name in rows}
+    assert searched == {"alike": ["a", "a", "a"], "apart": ["a", "b", "a"], "own": ["a", "b", "c"]}
+
+
+def test_a_cell_has_the_reading_that_the_paper_printed_and_the_other_one_beside_it(tmp_path: Path) -> None:
+    rows = {"a": ROW, "b": ROW | {"cell": {"best": False}}}
+    table = make_table(tmp_path, rows=rows, reading=BEST, columns={"E=1": COLUMN})
+    best, last = Reading("global/acc", 2, best=True), Reading("global/acc", 2)
+    assert [table.reading_of(cell) for cell in table.cells] == [best, last]
+    assert [table.second_reading_of(cell) for cell in table.cells] == [last, best]
+    assert table.printed is not None
+    assert table.printed.why == "Its spread is small."
+    plain = make_table(tmp_path)
+    assert {plain.second_reading_of(cell) for cell in plain.cells} == {None}
+
+
+def test_what_was_tried_is_found_for_the_cell_then_its_row_then_its_column(tmp_path: Path) -> None:
+    table = make_table(tmp_path, tried={"FedBC:E=1": "cell", "FedBC": "row", "E=1": "column"})
+    found = {cell.name: table.tried_for(cell) for cell in table.cells}
+    assert found == {"FedAvg:E=1": "column", "FedBC:E=1": "cell", "FedAvg:E=5": None, "FedBC:E=5": "row"}
+
+
+def test_a_table_may_read_something_else_off_the_runs_of_another(tmp_path: Path) -> None:
+    local = {"runs_of": "FedBC", "cell": {"metric": "local/acc"}}
+    source = make_table(tmp_path, rows=TINY["rows"] | {"local": local}, reading=BEST, tried={"FedBC": "More rounds."})
+    other = tmp_path / "variance.yaml"
+    other.write_text(f"title: Variance\nruns: {source.path}\ncell: {{metric: users/acc_var, last: 2}}\n")
+    table = read_table_file(other)
+    assert (table.name, table.runs_name, source.runs_name) == ("variance", "tiny", "tiny")
+    assert [cell.name for cell in table.cells] == ["FedAvg:E=1", "FedBC:E=1", "FedAvg:E=5", "FedBC:E=5"]
+    assert {table.reading_of(cell) for cell in table.cells} == {Reading("users/acc_var", 2)}
+    assert {table.paper_number(cell) for cell in table.cells} == {None}
+    assert (table.printed, table.tried, table.numbers) == (None, {}, {})
+    assert table.arguments(table.cells[0], {}, 0, 2) == source.arguments(source.cells[0], {}, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("title: V\nruns: tinny\ncell: {metric: a}", "v.yaml: runs: There is no table 'tinny'"),
+        ("title: V\nruns: tiny.yaml", "v.yaml lacks 'cell'"),
+        ("title: V\nruns: tiny.yaml\ncell: {metric: a}\nrounds: 3", "v.yaml: 'rounds' is not a key here."),
+        ("title: V\nruns: tiny.yaml\ncell: {last: 3}", "v.yaml: cell lacks 'metric'"),
+    ],
+)
+def test_a_damaged_file_that_reads_the_runs_of_another_is_refused(workplace: Path, text: str, said: str) -> None:
+    write_table(workplace)
+    (workplace / "v.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read_table_file(workplace / "v.yaml")
 
 
 def test_an_unknown_table_is_refused_with_the_nearest_name() -> None:
