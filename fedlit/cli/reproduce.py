@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -112,7 +113,7 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in headings(results):
         right = is_number(heading)
-        grid.add_column(heading.replace(", ", ",\n"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+        add_column(grid, heading, right=right, no_wrap=right)
     for one in results:
         grid.add_row(*entries(one, style_for(one)))
     console.print(grid)
@@ -144,7 +145,7 @@ def summarise(folder: Path, copy: Path | None, console: Console) -> None:
     found = read_records(folder)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in SUMMARY_HEADINGS:
-        grid.add_column(heading.replace(", ", ",\n"), justify="left" if heading == "table" else "right", overflow="fold")
+        add_column(grid, heading, right=heading != "table")
     for one in found.values():
         grid.add_row(*one.entries())
     console.print(grid)
@@ -152,11 +153,17 @@ def summarise(folder: Path, copy: Path | None, console: Console) -> None:
         write(summary_page(found), copy, console)
 
 
+def add_column(grid: Table, heading: str, *, right: bool, no_wrap: bool = False) -> None:
+    """A column whose heading is broken at its commas; what is too long goes on in the next line."""
+    justify: Literal["left", "right"] = "right" if right else "left"
+    grid.add_column(heading.replace(", ", ",\n"), justify=justify, no_wrap=no_wrap, overflow="fold")
+
+
 def listing() -> Table:
     """Every table with its size and its cost."""
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("table", "cells", "runs", "two cores", "what"):
-        grid.add_column(heading.replace(", ", ",\n"), justify="right" if heading in ("cells", "runs") else "left", no_wrap=heading != "what")
+        add_column(grid, heading, right=heading in ("cells", "runs"), no_wrap=heading != "what")
     for name, path in shipped_tables().items():
         table = read_table_file(path)
         whole = whole_table(table)

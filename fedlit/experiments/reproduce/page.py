@@ -7,8 +7,9 @@ from typing import Any
 from fedlit.experiments.reproduce.reading import Printed
 from fedlit.experiments.reproduce.result import Result, count, seconds_spent
 from fedlit.experiments.reproduce.runs import Reproduction
-from fedlit.experiments.sweep.sweep import readable, short_names
+from fedlit.experiments.sweep.sweep import readable
 from fedlit.metrics.formatting import counted, duration
+from fedlit.report.figures.searches import short_names
 from fedlit.report.formats import ABSENT, Style, style_of
 from fedlit.report.markdown import escape, row
 

@@ -10,9 +10,10 @@ from fedlit.experiments.fit_arguments import parse_fit
 from fedlit.experiments.jobs import Job
 from fedlit.experiments.reproduce.reading import Reading, value_of
 from fedlit.experiments.reproduce.table import Cell, TableFile
-from fedlit.experiments.sweep.sweep import readable, short_names
+from fedlit.experiments.sweep.sweep import readable
 from fedlit.experiments.trials import Trial, TrialLog
 from fedlit.metrics.catalogue import format_value, metric
+from fedlit.report.figures.searches import short_names
 from fedlit.results.runs import read_run
 
 

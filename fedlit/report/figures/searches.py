@@ -9,7 +9,7 @@ from typing import Any, Literal
 from fedlit.report.figures.axes import is_number
 from fedlit.report.figures.sweeps import in_order, value_of
 from fedlit.results.config_file import is_fingerprint
-from fedlit.results.runs import Group, is_quiet
+from fedlit.results.groups import Group, is_quiet
 
 _CHOSEN = ("model.", "trainer.")
 """What a search chooses; options of the data make another task."""
