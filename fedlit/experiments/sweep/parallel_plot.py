@@ -36,9 +36,10 @@ def draw_parallel(sweep: Sweep) -> list[Path]:
         return []
     figure = picture(sweep, trials)
     png, pdf = sweep.folder / "parallel.png", sweep.folder / "parallel.pdf"
-    for path, options in ((png, {"dpi": 150}), (pdf, {})):
-        with writing(path) as draft:
-            figure.savefig(draft, format=path.suffix[1:], **options)
+    with writing(png) as draft:
+        figure.savefig(draft, format="png", dpi=150)
+    with writing(pdf) as draft:
+        figure.savefig(draft, format="pdf")
     return [png, pdf]
 
 
