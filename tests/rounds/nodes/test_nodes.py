@@ -375,6 +375,7 @@ def test_a_message_arrives_as_it_was_sent() -> None:
         "numbers": [1, 2.5, float("inf"), True, None, "λ"],
         "state": {0: {"betas": (0.9, 0.99)}, "empty": {}},
         "tensors": [torch.randn(2, 3, dtype=torch.float64), torch.tensor(7), torch.zeros(0, 2), torch.tensor([True])],
+        "narrow": torch.randn(3).bfloat16(),
         "same": same,
     }
     got = unpack(pack(message))
