@@ -87,6 +87,16 @@ def test_one_option_or_a_few_variants_are_no_search(tmp_path: Path) -> None:
     assert list(find_searches(groups[:3])) == []
 
 
+def test_an_option_that_has_the_values_of_another_is_not_one_more(tmp_path: Path) -> None:
+    pairs = [(alpha, rate) for alpha in (0.1, 0.2) for rate in RATES]
+    paths = [
+        write_run(tmp_path / str(k), {"val/acc": [0.5]}, model={"dual_lr": a, "tolerance_lr": a, "lr": rate})
+        for k, (a, rate) in enumerate(pairs)
+    ]
+    (search,) = find_searches(group_runs([read_run(path) for path in paths]))
+    assert sorted(search.options) == ["model.dual_lr", "model.lr"]
+
+
 def test_without_validation_there_is_no_search(tmp_path: Path) -> None:
     settings = [{"dual_lr": alpha, "lr": rate} for alpha in (0.1, 0.2) for rate in RATES]
     paths = [write_run(tmp_path / str(k), {"global/acc": [0.5]}, model=own) for k, own in enumerate(settings)]

@@ -96,11 +96,17 @@ def search_among(groups: Sequence[Group]) -> Search | None:
 
 
 def varying(groups: Sequence[Group]) -> list[str]:
-    """The options of algorithm and trainer in which these groups differ; arguments of an object count with it."""
+    """The options of algorithm and trainer in which these groups differ.
+
+    Arguments of an object count with it; so does an option that has another one's values throughout, as the rate of
+    FedBC's tolerance has that of its dual unless it is given.
+    """
     names = dict.fromkeys(name for group in groups for name in group.options if name.startswith(_CHOSEN))
     told = [name for name in names if not is_fingerprint(name) and not is_quiet(name)]
-    apart = [name for name in told if len({str(group.options.get(name)) for group in groups}) > 1]
-    return [name for name in apart if not any(name.startswith(f"{other}.") for other in apart)]
+    values = {name: tuple(str(group.options.get(name)) for group in groups) for name in told}
+    apart = [name for name in told if len(set(values[name])) > 1]
+    firsts = {values[name]: name for name in reversed(apart)}.values()
+    return [name for name in apart if name in firsts and not any(name.startswith(f"{other}.") for other in apart)]
 
 
 def mean_best(group: Group, name: str, *, is_max: bool) -> float | None:
