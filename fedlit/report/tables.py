@@ -134,7 +134,7 @@ def told_of(measure: Measure) -> list[str]:
     """The metrics of a measure that tables have."""
     name, worst = measure.name, "min" if measure.best == "max" else "max"
     return [
-        *(f"global/{name}", f"global/user_{name}", f"local/{name}", f"personal/{name}"),
+        *(f"global/{name}", f"global/user_{name}", f"local/{name}", f"personal/{name}", f"finetuned/{name}"),
         *(f"users/{name}_{worst}", f"users/{name}_worst10", f"users/{name}_var"),
     ]
 
