@@ -39,6 +39,7 @@ class Purpose(IntEnum):
     NETWORK = 13
     ASSIGN = 14
     MIXING = 15
+    FINETUNE = 16
 
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:

@@ -80,6 +80,13 @@ def many_rows(**options: Any) -> Found:
     return found(fit(client, tiny_data(sizes), finetune_lr=0.1, extra_metrics=extra, rounds=2, **options))
 
 
+def fine_tuned(**options: Any) -> Found:
+    """Two groups of users who are fine-tuned together, so that each rank has one."""
+    client = FedBC(conformance_net(), lr=0.05, batch_size=500)
+    tuning = {"finetune_lr": 0.1, "finetune_epochs": 2}
+    return found(fit(client, tiny_data((400, 900, 1500, 2100)), rounds=2, **tuning, **options))
+
+
 RUNS: dict[str, Callable[..., Found]] = {
     **{
         name: partial(conforming, name)
@@ -92,6 +99,7 @@ RUNS: dict[str, Callable[..., Found]] = {
     "one client": partial(conforming, "FedBC", clients_per_round=1),
     "BatchNorm": batch_norm,
     "many rows": many_rows,
+    "fine-tuned": fine_tuned,
 }
 
 

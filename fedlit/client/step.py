@@ -45,18 +45,26 @@ class Phase:
 
 AdaptOn = Literal["train", "test", "adapt"]
 """Which of a user's data the step before a measurement uses."""
+FinetuneFrom = Literal["personal", "global"]
+"""The model that is fine-tuned: the algorithm's personal model, or z with the tensors that the user keeps."""
 
 
 @dataclass(frozen=True)
 class Adaptation:
-    """One SGD step on one batch of the user's data, taken before a measurement and then forgotten."""
+    """Plain SGD on the user's data, taken before a measurement and then forgotten."""
 
     lr: float
     on: AdaptOn = "train"
+    epochs: int | None = None
+    """Passes over these data in shuffled batches; None is one step on the first batch."""
+    part: str | None = None
+    """The part of the net that changes: a module, a parameter, or a pattern with *; None is the whole net."""
 
     def describe(self) -> str:
         """A text for the summary."""
-        return f"one step of rate {self.lr:g} on {self.on} data"
+        length = "one step" if self.epochs is None else "one epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        part = "" if self.part is None else f", of '{self.part}' alone"
+        return f"{length} of rate {self.lr:g} on {self.on} data{part}"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.func import grad
 
 from fedlit.client.base import Client
-from fedlit.client.step import Adaptation
 from fedlit.client.tasks import LOSSES
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
@@ -115,14 +114,6 @@ class Evaluator:
     def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
         """f on training rows: their mean loss, plus the l2 term if there is one."""
         return float(self._score_together(model, rows)[LOSSES].double().mean() + self._l2_term(model))
-
-    def adapted(self, model: Mapping[str, Tensor], user: int, step: Adaptation) -> Mapping[str, Tensor]:
-        """The model after one SGD step on the first batch of the user's data."""
-        rows = getattr(self.data.everyone, step.on)[user][: self.client.batch_size]
-        if len(rows) == 0:
-            return model
-        slope = self.gradient(model, rows)
-        return dict(model) | {name: model[name] - step.lr * value for name, value in slope.items()}
 
     def risks(self, models: Params, train: Sequence[Tensor]) -> Tensor:
         """(clients,) f_i of each client's model on its training rows; NaN for a client without rows."""

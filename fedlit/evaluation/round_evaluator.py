@@ -10,12 +10,13 @@ from torch import Tensor
 from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
 from fedlit.client.states import number_states
-from fedlit.client.step import Adaptation, Personal
+from fedlit.client.step import Adaptation, FinetuneFrom, Personal
 from fedlit.client.tasks import LOSSES
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
 from fedlit.engines.forward import Forward
 from fedlit.errors import require
+from fedlit.evaluation.adaptation import Adapter
 from fedlit.evaluation.evaluator import Evaluator
 from fedlit.evaluation.round_metrics import (
     MetricGroups,
@@ -36,6 +37,15 @@ class EvaluationOptions:
 
     extra_metrics: Sequence[str] = ()
     finetune: Adaptation | None = None
+    finetune_from: FinetuneFrom = "personal"
+    seed: int = 0
+    """Of the run, in the keys of the batches of fine-tuning."""
+
+    def describe_finetuning(self) -> str:
+        """A text for the summary; what is fine-tuned stands there unless it is the personal model."""
+        assert self.finetune is not None
+        start = "z after " if self.finetune_from == "global" else ""
+        return start + self.finetune.describe()
 
 
 def rows_to_measure(data: FederatedDataModule, evaluations: int, trained: int) -> int:
@@ -74,6 +84,7 @@ class RoundEvaluator:
         self.options = options
         self.ranks = ranks or Ranks()
         self.evaluator = Evaluator(client, data, self.ranks, device, forward)
+        self.adapter = Adapter(self.evaluator, options.seed)
         self._check_extra()
         self._kept: dict[str, dict[int, Params]] = {"local": {}, "personal": {}, "finetuned": {}}
 
@@ -87,7 +98,8 @@ class RoundEvaluator:
             tested=tested,
             local=tested and self.models.keeps_local,
             personal=personal,
-            finetuned=personal and self.options.finetune is not None,
+            finetuned=(personal or (tested and self.options.finetune_from == "global"))
+            and self.options.finetune is not None,
             extra=tuple(self.options.extra_metrics),
         )
 
@@ -113,14 +125,20 @@ class RoundEvaluator:
             kept.clear()
 
     def evaluate(
-        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor]
+        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor], number: int = 0
     ) -> tuple[dict[str, float], dict[str, Any]]:
-        """The metrics of the round, for this global model, and the record of each client."""
+        """The metrics of the round, for this global model, and the record of each client.
+
+        Args:
+            cohort: the cohort of the round; None for the initial model.
+            model: the global model.
+            number: of the round, in the keys of the batches of fine-tuning.
+        """
         with self.evaluator.evaluating():
-            return self._evaluate(cohort, model)
+            return self._evaluate(cohort, model, number)
 
     def _evaluate(
-        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor]
+        self, cohort: WeighedCohort | None, model: Mapping[str, Tensor], number: int
     ) -> tuple[dict[str, float], dict[str, Any]]:
         parts, local, personal = self.parts, None, None
         measures = self.client.task.measures
@@ -140,7 +158,7 @@ class RoundEvaluator:
             values |= personal_metrics(personal, measures)
         values |= self.extra_of_users()
         if parts.finetuned:
-            values |= local_metrics(self.finetuned_models(users), measures, "finetuned")
+            values |= local_metrics(self.finetuned_models(users, number), measures, "finetuned")
         numbers = number_states(self.client.state_spec())
         scores = (users if is_whole else None, local, personal)
         return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)
@@ -176,7 +194,7 @@ class RoundEvaluator:
     def personal_model(self, user: int) -> Mapping[str, Tensor]:
         """A user's personal model, adapted if the algorithm adapts it."""
         step = self.client.personal_model().adaptation
-        return self._adapted(self.models.personal(user), user, [] if step is None else [step])
+        return self.adapter.adapted(self.models.personal(user), user, [] if step is None else [step])
 
     def pooled_scores(self, models: Sequence[Mapping[str, Tensor]]) -> list[float]:
         """The task's first measure of each of these models, on the pooled test; processes share the models."""
@@ -199,14 +217,28 @@ class RoundEvaluator:
         """Scores of every user's personal model, adapted if the algorithm adapts it."""
         return self._adapted_scores("personal", shared, self.client.personal_model().adaptation)
 
-    def finetuned_models(self, shared: UserScores) -> UserScores:
-        """Scores of the personal models after one more step."""
-        return self._adapted_scores("finetuned", shared, self.client.personal_model().adaptation, self.options.finetune)
+    def finetuned_models(self, shared: UserScores, round: int) -> UserScores:
+        """Scores of the personal models, or of z, after fine-tuning."""
+        step = self.options.finetune
+        if self.options.finetune_from == "global":
+            return self._adapted_scores("finetuned", shared, step, model_of=self.models.received, round=round)
+        return self._adapted_scores("finetuned", shared, self.client.personal_model().adaptation, step, round=round)
 
-    def _adapted_scores(self, kind: str, shared: UserScores, *steps: Adaptation | None) -> UserScores:
+    def _adapted_scores(
+        self,
+        kind: str,
+        shared: UserScores,
+        *steps: Adaptation | None,
+        model_of: Callable[[int], Mapping[str, Tensor]] | None = None,
+        round: int = 0,
+    ) -> UserScores:
         models, adaptations = self.models, [step for step in steps if step is not None]
-        by_training = models.changes_only_by_training
-        return self._scores(kind, shared, models.personal, by_training, models.is_global, adaptations)
+        # z moves in every round, and so do the shuffled batches: such scores are of this round alone.
+        is_stable = model_of is None and all(step.epochs is None for step in adaptations)
+        by_training = models.changes_only_by_training if is_stable else lambda user: False
+        return self._scores(
+            kind, shared, model_of or models.personal, by_training, models.is_global, adaptations, round
+        )
 
     def _scores(
         self,
@@ -216,6 +248,7 @@ class RoundEvaluator:
         changes_only_by_training: Callable[[int], bool],
         is_global: Callable[[int], bool],
         steps: Sequence[Adaptation] = (),
+        round: int = 0,
     ) -> UserScores:
         """Scores of each user's model on its own test.
 
@@ -224,15 +257,20 @@ class RoundEvaluator:
         kept, tests = self._kept[kind], self.data.everyone.test
         tested = tests.sizes.nonzero()[0].tolist()
         users = [user for user in tested if steps or not is_global(user)]
-        unmeasured = [user for user in users if user not in kept]
+        groups = self.adapter.groups([user for user in users if user not in kept], steps)
+        costs = [sum(int(tests.sizes[user]) + self.adapter.cost(user, steps) for user in group) for group in groups]
 
         def scores_of(numbers: list[int]) -> Params:
-            users = [unmeasured[number] for number in numbers]
             return self.evaluator.sums_of_each(
-                (self._adapted(model_of(user), user, steps), tests[user]) for user in users
+                (model, tests[user])
+                for number in numbers
+                for user, model in zip(
+                    groups[number], self.adapter.group(groups[number], model_of, steps, round), strict=True
+                )
             )
 
-        measured = self.ranks.split_work(tests.sizes[unmeasured].tolist(), scores_of) if unmeasured else {}
+        measured = self.ranks.split_work(costs, scores_of, [len(group) for group in groups]) if groups else {}
+        unmeasured = [user for group in groups for user in group]
         scores = {user: row(measured, number) for number, user in enumerate(unmeasured)}
         scores |= {user: kept[user] for user in users if user in kept}
         kept |= {user: scores[user] for user in users if changes_only_by_training(user)}
@@ -240,8 +278,3 @@ class RoundEvaluator:
         for name, value in (stack([scores[user] for user in users]) if users else {}).items():
             sums[name][users] = value
         return UserScores(sums, sums.pop(LOSSES), shared.counts)
-
-    def _adapted(self, model: Mapping[str, Tensor], user: int, steps: Sequence[Adaptation]) -> Mapping[str, Tensor]:
-        for step in steps:
-            model = self.evaluator.adapted(model, user, step)
-        return model

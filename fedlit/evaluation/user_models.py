@@ -65,12 +65,17 @@ class UserModels:
         """x_i, and z for a client that has never trained."""
         return self.local(user) if self.states.has(user) else dict(self.z(user))
 
+    def received(self, user: int) -> dict[str, Tensor]:
+        """z of the user's server, with the tensors that the user keeps."""
+        kept = self.local_tensors if self.states.has(user) else frozenset()
+        return dict(self.z(user)) | {name: self.states.row(f"own.{name}", user) for name in kept}
+
     def personal(self, user: int) -> dict[str, Tensor]:
         """A user's personal model before any adaptation."""
         if not self.states.has(user):
             return dict(self.z(user)) | (self.untouched or {})
         if self.name == "global":
-            return dict(self.z(user)) | {name: self.states.row(f"own.{name}", user) for name in self.local_tensors}
+            return self.received(user)
         model = self.local(user) if self.keeps_local else dict(self.z(user))
         rows = {name: f"{self.name}.{name}" for name in model if self.states.keeps(f"{self.name}.{name}")}
         return model | {name: self.states.row(row, user) for name, row in rows.items()}

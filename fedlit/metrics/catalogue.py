@@ -93,9 +93,9 @@ METRICS: dict[str, Metric] = {
     ),
     "personal/acc_var": Metric("personal variance", "population variance over users' personal models", "share²", "min"),
     "personal/acc_p10": Metric("personal 10 % quantile", "of the users' personal models", "share", "max"),
-    "finetuned/acc": Metric("fine-tuned accuracy", "personal model after one further step, own test", "share", "max"),
+    "finetuned/acc": Metric("fine-tuned accuracy", "after fine-tuning on own data, mean over users", "share", "max"),
     "finetuned/pooled_acc": Metric(
-        "fine-tuned accuracy, pooled", "personal model after one further step, every sample once", "share", "max"
+        "fine-tuned accuracy, pooled", "after fine-tuning on own data, every sample counts once", "share", "max"
     ),
     "users/acc_min": Metric("worst user's accuracy", "z on own test, lowest over all users", "share", "max"),
     "users/acc_max": Metric("best user's accuracy", "z on own test, highest over all users", "share", "max"),

@@ -250,7 +250,7 @@ class Round:
         """The metrics of the round and, if it is evaluated, the record of each client and server."""
         values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
         evaluated = time.perf_counter()
-        users = self.evaluate(cohort, values) if due else None
+        users = self.evaluate(number, cohort, values) if due else None
         now = time.perf_counter()
         if watch is not None:
             values |= {"time/train_s": watch.trained - watch.started, "time/round_s": now - watch.started}
@@ -266,10 +266,10 @@ class Round:
         model = clone(self.parts.protocol.global_model)  # last call of users' code; nothing is written yet
         return RoundRecord(values, users, servers, model)
 
-    def evaluate(self, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
+    def evaluate(self, number: int, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users, add to the round's values, and return the record of each client."""
         with threads(self.parts.evaluation_threads):
-            measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model)
+            measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model, number)
         values |= measured
         return users
 

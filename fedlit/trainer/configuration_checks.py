@@ -8,10 +8,12 @@ from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import check_part
 from fedlit.client.states import number_states
+from fedlit.client.step import Adaptation, AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
-from fedlit.errors import ConfigError, nearest
+from fedlit.errors import ConfigError, nearest, require
 from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.evaluation.round_metrics import EXTRA_METRICS, MetricGroups, round_columns
 from fedlit.keys import Purpose, generator
@@ -173,8 +175,33 @@ def check_population(client: Client, data: FederatedDataModule) -> None:
         )
 
 
+def evaluation_options(
+    extra_metrics: Sequence[str],
+    seed: int,
+    *,
+    lr: float | None,
+    on: AdaptOn,
+    epochs: int | None,
+    part: str | None,
+    start: FinetuneFrom | None,
+) -> EvaluationOptions:
+    """What is measured in addition; ConfigError for options of fine-tuning that are out of range or lack the rate."""
+    require(lr is None or lr >= 0, f"trainer.finetune_lr is {lr}; give 0 or more.")
+    require(epochs is None or epochs >= 1, f"trainer.finetune_epochs is {epochs}; give 1 or more, or leave it out.")
+    for name, value in (("epochs", epochs), ("part", part), ("from", start)):
+        require(
+            value is None or lr is not None,
+            f"trainer.finetune_{name} is {value}, but trainer.finetune_lr is not given, so nothing is fine-tuned. Give "
+            f"the rate, such as 0.01, or leave finetune_{name} out.",
+        )
+    finetune = None if lr is None else Adaptation(lr, on, epochs, part)
+    return EvaluationOptions(extra_metrics, finetune, start or "personal", seed)
+
+
 def check_adaptation(client: Client, data: FederatedDataModule, measures: EvaluationOptions) -> None:
     """Refuse to adapt personal models on adaptation data that do not exist."""
+    if measures.finetune is not None:
+        check_part(client.net, measures.finetune.part, "trainer.finetune_part")
     steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
     for name, step in steps.items():
         if step is not None and step.on == "adapt" and not data.everyone.adapt.sizes.any():

@@ -99,7 +99,7 @@ class FitResults:
                 **({} if loop.choice is None else asdict(loop.choice)),
                 "seconds": round(sum(row.get("time/round_s", 0.0) for row in loop.history.rows), 3),
                 "personal": loop.client.personal_model().describe(),
-                **({} if loop.measures.finetune is None else {"finetuned": loop.measures.finetune.describe()}),
+                **({} if loop.measures.finetune is None else {"finetuned": loop.measures.describe_finetuning()}),
                 "partition_hash": data.partition_hash,
                 "versions": versions(),
                 "git_commit": git_commit(),

@@ -18,7 +18,7 @@ from torch import nn
 from fedlit.client.base import Client
 from fedlit.client.initial_weights import InitialWeights, draw_initial_weights, mark_trained
 from fedlit.client.states_location import StatesPlace, check_asked, why_not_on_disk
-from fedlit.client.step import Adaptation, AdaptOn
+from fedlit.client.step import AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition_plot import draw_partition
@@ -26,7 +26,6 @@ from fedlit.engines.choice import EngineName, Request
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
 from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.errors import ConfigError, nearest, require
-from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.evaluation.round_metrics import EXTRA_METRICS
 from fedlit.files import write_json, writing
 from fedlit.recorded import Recorded
@@ -42,7 +41,7 @@ from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
 from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
-from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run
+from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run, evaluation_options
 from fedlit.trainer.description import check_ranks_agree, describe_run, describe_run_as_in_0_1
 from fedlit.trainer.fit_results import FitResults
 from fedlit.trainer.progress_bar import RoundProgressBar, show_lines
@@ -78,6 +77,10 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             personal/train_loss and local/grad_norm2; each costs a pass over all training data.
         finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
         finetune_on: the part of a user's data for that step; FedBC's protocol is test.
+        finetune_epochs: so many passes over that part of the data, in shuffled batches, instead of one step.
+        finetune_part: fine-tune this part of the net alone, such as its last layer: the name of a module or parameter,
+            or a pattern with *.
+        finetune_from: the model that is fine-tuned: the personal model unless given, or global, the server's.
         clock: simulated seconds that clients take (time/sim_s); no time is simulated unless given.
         cloud: several servers, each with clients of its own, that mix their models; clients_per_round is each server's.
         buffer: the server steps after K reports instead of waiting for a cohort (FedBuff); needs a clock.
@@ -126,6 +129,9 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         extra_metrics: Sequence[str] = (),
         finetune_lr: float | None = None,
         finetune_on: AdaptOn = "train",
+        finetune_epochs: int | None = None,
+        finetune_part: str | None = None,
+        finetune_from: FinetuneFrom | None = None,
         clock: Clock | None = None,
         cloud: Cloud | None = None,
         buffer: Buffer | None = None,
@@ -160,7 +166,15 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             f"trainer.checkpoint_every is {checkpoint_every}; give 1 or more, or leave it out.",
         )
         require(divergence_factor > 1, f"trainer.divergence_factor is {divergence_factor}; give a number above 1.")
-        require(finetune_lr is None or finetune_lr >= 0, f"trainer.finetune_lr is {finetune_lr}; give 0 or more.")
+        measures = evaluation_options(
+            extra_metrics,
+            seed,
+            lr=finetune_lr,
+            on=finetune_on,
+            epochs=finetune_epochs,
+            part=finetune_part,
+            start=finetune_from,
+        )
         for name in extra_metrics:
             require(
                 name in EXTRA_METRICS,
@@ -231,8 +245,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             buffer=buffer,
             states=states,
         )
-        finetune = None if finetune_lr is None else Adaptation(finetune_lr, finetune_on)
-        self.loop = FederatedLoop(self, rounds, options, EvaluationOptions(extra_metrics, finetune))
+        self.loop = FederatedLoop(self, rounds, options, measures)
         self.fit_loop = self.loop
 
     def fit(  # type: ignore[override]  # data loaders make no sense here
