@@ -95,7 +95,7 @@ def draw_cells(axes: "Axes", search: Search, across: str, up: str) -> "ScalarMap
         matrix[row, column] = score
     shades = axes.imshow(matrix, origin="lower", aspect="auto", cmap=good_is_dark(search.goal), norm=norm_of(search))
     for (column, row), score in cells.items():
-        red, green, blue, _ = shades.to_rgba([score])[0]
+        red, green, blue, _ = shades.to_rgba(np.array([score]))[0]
         is_dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
         axes.text(column, row, short(search, score), ha="center", va="center", color="white" if is_dark else "black")
     for column, row in places_of_best(search, across, up):
