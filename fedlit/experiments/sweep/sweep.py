@@ -14,7 +14,7 @@ from fedlit.experiments.sweep.objective import GOALS, check_measured, check_metr
 from fedlit.experiments.sweep.search import Search
 from fedlit.experiments.trials import Trial, TrialLog
 from fedlit.metrics.catalogue import BEST_ROUND, format_value, metric
-from fedlit.report.figures.searches import short_names
+from fedlit.report.figures.searches import short_names as short_names  # tables of papers take it from here
 from fedlit.results.runs import read_run
 
 _RATE = (".lr", "_lr")

@@ -95,7 +95,7 @@ def draw_cells(axes: "Axes", search: Search, across: str, up: str) -> "ScalarMap
         matrix[row, column] = score
     shades = axes.imshow(matrix, origin="lower", aspect="auto", cmap=good_is_dark(search.goal), norm=norm_of(search))
     for (column, row), score in cells.items():
-        red, green, blue, _ = shades.to_rgba(np.array(score))
+        red, green, blue, _ = shades.to_rgba(np.array([score]))[0]
         is_dark = 0.3 * red + 0.59 * green + 0.11 * blue < 0.5
         axes.text(column, row, short(search, score), ha="center", va="center", color="white" if is_dark else "black")
     for column, row in places_of_best(search, across, up):
@@ -130,16 +130,9 @@ def draw_points(axes: "Axes", search: Search, across: str, up: str) -> "ScalarMa
     x, y = places(axes, search, across, "x"), places(axes, search, up, "y")
     scores = np.array(search.scores)
     order = np.argsort(scores if search.goal == "maximize" else -scores, kind="stable")
+    cmap, norm = good_is_dark(search.goal), norm_of(search)
     shades = axes.scatter(
-        x[order],
-        y[order],
-        c=scores[order],
-        s=42,
-        zorder=2,
-        cmap=good_is_dark(search.goal),
-        norm=norm_of(search),
-        edgecolors="white",
-        linewidths=0.4,
+        x[order], y[order], 42, scores[order], cmap=cmap, norm=norm, edgecolors="white", lw=0.4, zorder=2
     )
     ring(axes, x[search.best], y[search.best])
     return shades
