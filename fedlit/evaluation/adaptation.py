@@ -171,7 +171,7 @@ class Adapter:
 
         with self.evaluator.evaluating(), device.computing():
             x, y = self.data.plain_rows(store, device.put(batches.index.reshape(-1)))
-            x, y = (part.unflatten(0, (-1, size)) for part in (x, y))
+            x, y = (part.view(-1, size, *part.shape[1:]) for part in (x, y))
             sums = vmap(grad(loss))(dict(device.sent(at)), dict(device.sent(fixed)), x, y, device.put(is_real))
         slopes = {name: value / per_client(batches.counts, value) for name, value in device.home(sums).items()}
         return {name: value + client.l2 * at[name] for name, value in slopes.items()} if client.l2 else slopes
@@ -184,10 +184,10 @@ class Adapter:
             at = {name: fixed.pop(name) for name in self._moved(step)}
             plans = [self._plan(user, step, round) for user in users[:2]]
             batches = GroupStep.of(plans, 0)
-            active = len(batches.counts)
+            at, fixed = ({name: value[: len(batches.counts)] for name, value in part.items()} for part in (at, fixed))
             try:
-                self._slopes(*({name: value[:active] for name, value in part.items()} for part in (at, fixed)), batches)
-            except Exception as error:  # torch cannot map every layer over models, nn.LSTM for example
+                self._slopes(at, fixed, batches)
+            except Exception as error:  # a net that reads the value of a tensor cannot be mapped over models
                 self.why_not_stacked = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
                 log.info(f"Users are fine-tuned one after the other ({self.why_not_stacked}). It takes longer.")
         return self.why_not_stacked is None

@@ -15,6 +15,8 @@ from fedlit.client.step import Adaptation
 from fedlit.errors import ConfigError
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
 from fedlit.keys import Purpose, generator
+from fedlit.report.tables import choose_metrics
+from fedlit.results.runs import read_run
 from tests.problems import CLASSES, FEATURES, largest_difference, run, tiny_data, weights_of
 
 BATCH, L2 = 4, 0.3
@@ -227,6 +229,15 @@ def test_measuring_some_users_again_measures_all_fine_tuned_models_anew() -> Non
         ).finetuned_models(shared, 2)
     assert all(torch.equal(kept.sums[name], fresh.sums[name]) for name in kept.sums)
     assert torch.equal(kept.losses, fresh.losses)
+
+
+def test_a_comparison_has_the_column_where_a_run_was_fine_tuned(tmp_path: Any) -> None:
+    tuning = {"finetune_lr": 0.5, "finetune_epochs": 1}
+    run(FedBC(net(), **LOCAL), rounds=1, run=tmp_path / "plain")
+    run(FedBC(net(), **LOCAL), rounds=1, run=tmp_path / "tuned", **tuning)
+    plain, tuned = read_run(tmp_path / "plain"), read_run(tmp_path / "tuned")
+    assert "finetuned/acc" in choose_metrics([plain, tuned], [])
+    assert "finetuned/acc" not in choose_metrics([plain], [])
 
 
 @pytest.mark.parametrize(
