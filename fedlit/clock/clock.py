@@ -33,6 +33,11 @@ class Reports:
     duration_s: float
     """Seconds from the round's start until the server steps."""
 
+    @property
+    def lasts(self) -> float:
+        """The older name of `duration_s`."""
+        return self.duration_s
+
 
 @dataclass(frozen=True)
 class Clock:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.config.shipped import shipped_tables
+from fedlit.config.files import shipped_tables
 from fedlit.experiments.reproduce.reading import Reading
 from fedlit.experiments.reproduce.result import Result, kendall
 from fedlit.experiments.reproduce.table import Cell

@@ -220,7 +220,7 @@ BAD_PENALTIES: dict[str, tuple[Make, dict[str, Any], str]] = {
     "not a number": (FedBCD, {"prox": [1.0, 1.0, float("nan"), 1.0]}, r"model.prox\[2\] is nan"),
     "negative for all": (FedBCD, {"prox": -1.0}, "model.prox is -1.0; give 0 or more"),
     "nothing to divide by": (FedBCD, {"prox": [0.0] * 4}, "the mean form divides by its sum"),
-    "past the server": (FedBCDI, {"prox": [0.2, 0.2, 1.5, 0.2]}, r"model.prox\[2\] is 1.5; a pull goes"),
+    "past the server": (FedBCDI, {"prox": [0.2, 0.2, 1.5, 0.2]}, r"model.prox\[2\] is 1.5; a pull moves x to z"),
     "sum too large": (
         FedBCD,
         {"server_sum": "sum", "prox": [0.5, 1.0, 0.5, 0.5]},

@@ -79,7 +79,8 @@ def test_the_command_line_page_has_every_command(site: Path) -> None:
 def test_the_gallery_has_every_kind_of_figure(site: Path) -> None:
     page = (site / "gallery.html").read_text()
     listed = re.findall(r"^\| `([^`]+)`", (DOCS / "figures.md").read_text(), re.MULTILINE)
-    patterns = {name: name.replace("<state>", r"(dual|tolerance)").replace("<option>", r"\w+") for name in listed}
+    words = {"<state>": r"(dual|tolerance)", "<option>": r"\w+", "<algorithm>": r"\w+"}
+    patterns = {name: re.sub(r"<\w+>", lambda word: words[word[0]], name) for name in listed}
     drawn = re.findall(r'src="_images/(\w+)\.png"', page)
     missing = [name for name, pattern in patterns.items() if not any(re.fullmatch(pattern, own) for own in drawn)]
     assert missing == []

@@ -99,7 +99,7 @@ def test_a_trace_is_known_by_its_content(call: Call, refusal: Refusal) -> None:
     arrivals = [yaml.safe_load(path.read_text())["trainer"]["clock"]["latency"]["arrival"] for path in configs]
     assert len({arrival["init_args"]["sha256"] for arrival in arrivals}) == 2
     write_trace(3.0)
-    assert "it is not the file that was recorded" in refusal(f"fit --config {configs[0]} --run again")
+    assert "it is not the file that the run began with" in refusal(f"fit --config {configs[0]} --run again")
 
 
 def test_a_trace_that_is_too_short_or_missing_leaves_no_folder(refusal: Refusal) -> None:

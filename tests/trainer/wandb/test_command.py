@@ -72,7 +72,7 @@ from fedlit import FedAvg
 
 class Interrupted(Callback):
     def on_train_epoch_end(self, trainer, client):
-        trainer.loop.stopping.asked = trainer.loop.rounds_done == 2
+        trainer.loop.stop_request.asked = trainer.loop.rounds_done == 2
 
 
 class WandbDies(Callback):

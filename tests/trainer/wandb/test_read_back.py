@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
-from fedlit.metrics.catalogue import metric
+from fedlit.metrics.catalogue import MIN_MAX_METRICS, metric
 from fedlit.report.min_max import min_max_metrics
 from fedlit.results.folder import read_clients, read_metrics
 from fedlit.results.runs import dotted, read_run
@@ -122,7 +122,7 @@ def test_numbers_that_only_the_summary_has_are_there(offline: Offline, folder: P
 def test_numbers_of_min_and_max_user_are_in_the_summary(offline: Offline, folder: Path) -> None:
     run = read_run(folder)
     own = min_max_metrics(run.rows, run.measures)
-    assert len(own) == 4
+    assert len(own) == len(MIN_MAX_METRICS)
     assert {name: offline.summary[name] for name in own} == pytest.approx(own)
 
 
