@@ -1,7 +1,7 @@
 """A table of a paper made again: our numbers beside the paper's, what agrees, and the commands that make each cell."""
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fedlit.experiments.reproduce.reading import Printed
@@ -111,24 +111,18 @@ def second_lines(results: Sequence[Result]) -> list[str]:
 
 def length_lines(made: Reproduction) -> list[str]:
     """Columns whose rows have runs of different lengths."""
-    by_column: dict[str, dict[int, dict[str, None]]] = {}
+    lengths = {cell.name: made.rounds_of(made.table.source(cell)) for cell in made.cells}
+    columns = dict.fromkeys(cell.column.name for cell in made.cells)
+    mixed = [name for name in columns if len({lengths[one.name] for one in made.cells if one.column.name == name}) > 1]
+    rows: dict[int, dict[str, None]] = {}
     for cell in made.cells:
-        lengths = by_column.setdefault(cell.column.name, {})
-        lengths.setdefault(made.rounds_of(made.table.source(cell)), {})[cell.row.name] = None
-    unlike: dict[str, list[str]] = {}
-    for column, lengths in by_column.items():
-        if len(lengths) > 1:
-            said = "; ".join(f"{rounds} rounds: {', '.join(rows)}" for rounds, rows in lengths.items())
-            unlike.setdefault(said, []).append(column)
-    return [
-        f"Runs of different lengths stand side by side in {place(columns, by_column)} ({said})."
-        for said, columns in unlike.items()
-    ]
-
-
-def place(columns: Sequence[str], every: Collection[str]) -> str:
-    """`every column`, or their names."""
-    return "every column" if len(columns) == len(every) else ", ".join(columns)
+        if cell.column.name in mixed:
+            rows.setdefault(lengths[cell.name], {})[cell.row.name] = None
+    if not mixed:
+        return []
+    where = "every column" if len(mixed) == len(columns) else ", ".join(mixed)
+    said = "; ".join(f"{rounds} rounds: {', '.join(names)}" for rounds, names in rows.items())
+    return [f"Runs of different lengths stand side by side in {where} ({said})."]
 
 
 def evaluation_lines(results: Sequence[Result]) -> list[str]:
@@ -270,7 +264,11 @@ def how(made: Reproduction) -> str:
     manner = "best round" if tuning.best else f"mean of the last {tuning.last}"
     said += f" Values are searched on {tuning.metric} ({manner}) with seed {tuning.seed}"
     places = dict.fromkeys(cell.column.name for cell in made.searches if not cell.row.own_values)
-    said += f", in the column {' and '.join(places)}" if 0 < len(places) < len(table.columns) else ""
+    said += (
+        f", in the column{'s' * (len(places) > 1)} {' and '.join(places)}"
+        if 0 < len(places) < len(table.columns)
+        else ""
+    )
     everywhere = dict.fromkeys(cell.row.name for cell in made.searches if cell.row.own_values)
     said += f"; {' and '.join(everywhere)} in every column" if everywhere else ""
     if stages[0].name == "look":
