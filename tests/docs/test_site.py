@@ -53,7 +53,7 @@ def test_the_site_is_built_as_a_user_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", *STRICT, str(DOCS), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "_modules" / "fedlit" / "cohort.html").is_file()
+    assert (tmp_path / "_modules" / "fedlit" / "client" / "cohort.html").is_file()
 
 
 def test_every_page_is_in_the_menu(site: Path) -> None:
