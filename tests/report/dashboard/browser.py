@@ -102,7 +102,7 @@ class Page:
         self.settle()
 
     def hover(self, css: str, x: int = 0, y: int = 0) -> None:
-        """Move the pointer to the middle of an element, or so far from it; a page that scrolls then would hide the box."""
+        """Move the pointer to the middle of an element, or so far from it; scrolling afterwards would hide the box."""
         self.browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", self.one(css))
         self.settle()
         ActionChains(self.browser).move_to_element_with_offset(self.one(css), x, y).perform()
