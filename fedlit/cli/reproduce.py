@@ -110,8 +110,8 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
     results = collect(made)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in headings(results):
-        right = is_number(heading)
-        grid.add_column(heading.replace(", ", ",\n"), justify="right" if right else "left", no_wrap=right, overflow="fold")
+        right, two_lines = is_number(heading), heading.replace(", ", ",\n")
+        grid.add_column(two_lines, justify="right" if right else "left", no_wrap=right, overflow="fold")
     for one in results:
         grid.add_row(*entries(one, style_for(one)))
     console.print(grid)
@@ -145,7 +145,7 @@ def summarise(folder: Path, copy: Path | None, console: Console) -> None:
     found = read_records(folder)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in SUMMARY_HEADINGS:
-        grid.add_column(heading.replace(", ", ",\n"), justify="left" if heading == "table" else "right", overflow="fold")
+        grid.add_column(heading, justify="left" if heading == "table" else "right", overflow="fold")
     for one in found.values():
         grid.add_row(*one.entries())
     console.print(grid)
@@ -157,7 +157,7 @@ def listing() -> Table:
     """Every table with its size and its cost."""
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("table", "cells", "runs", "two cores", "what"):
-        grid.add_column(heading.replace(", ", ",\n"), justify="right" if heading in ("cells", "runs") else "left", no_wrap=heading != "what")
+        grid.add_column(heading, justify="right" if heading in ("cells", "runs") else "left", no_wrap=heading != "what")
     for name, path in shipped_tables().items():
         table = read_table_file(path)
         whole = whole_table(table)
