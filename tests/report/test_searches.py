@@ -210,6 +210,19 @@ def test_slices_begin_with_the_importances_and_have_a_panel_for_each_option() ->
     assert widths == pytest.approx(sorted(shares.values()))
 
 
+@pytest.mark.parametrize(("goal", "marker"), [("maximize", "v"), ("minimize", "^")])
+def test_a_trial_that_is_far_worse_is_a_triangle_at_the_edge(goal: str, marker: str) -> None:
+    sign = 1 if goal == "maximize" else -1
+    scores = [0.5 + sign * one for one in (0.30, 0.31, 0.32, 0.33, 0.34, 0.35, -0.45)]
+    settings = [{f"model.o{k}": place for k in range(3)} for place in range(1, 8)]
+    panel = slices(search_over(settings, scores, goal), None).axes[0]
+    (edge,) = [line for line in panel.lines if line.get_marker() == marker]
+    (height,) = np.asarray(edge.get_ydata(), dtype=float)
+    assert abs(height - 0.5) < 0.45
+    low, high = panel.get_ylim()
+    assert high - low < 0.3
+
+
 def test_values_that_are_no_numbers_have_places_of_their_own() -> None:
     settings = [{"a": word, "b": rate, "c": rate} for word in ("dual", "samples") for rate in RATES]
     picture = slices(search_over(settings, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]), None)

@@ -29,6 +29,8 @@ _MOST_CELLS = 12
 """Values of an option on one side of a heat map; with more, trials are points."""
 _PALEST = 0.25
 """Scores below this quantile share the palest colour: a trial that diverged must not hide how the others differ."""
+_FAR = 1.5
+"""As in a box plot."""
 
 
 def searched(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
@@ -45,7 +47,8 @@ def search_drawn(search: Search) -> Drawn:
     if len(search.options) == 2:
         return Drawn(Figure(name, title, f"{count} {said} Dark is good, the best in orange."), heat_map(search))
     shares = importances(search)
-    caption = f"{count} {said} A point is a setting, and the best are ringed. {importance_note(search, shares)}"
+    marks = "A point is a setting, a triangle one that is far worse, and the best are ringed."
+    caption = f"{count} {said} {marks} {importance_note(search, shares)}"
     return Drawn(Figure(name, title, caption), slices(search, shares))
 
 
@@ -192,14 +195,29 @@ def draw_importances(axes: "Axes", shares: Mapping[str, float]) -> None:
 
 
 def draw_slice(axes: "Axes", search: Search, option: str) -> None:
-    """A point for each trial; values of a list are joined by a line through the best of each."""
-    x, scores = places(axes, search, option, "x"), np.array(search.scores)
+    """A point for each trial; values of a list are joined by a line through the best of each.
+
+    Trials that are far worse than the others are triangles at the edge.
+    """
+    x, scores, edge = places(axes, search, option, "x"), np.array(search.scores), edge_of(search)
+    is_max = search.goal == "maximize"
+    outside = scores < edge if is_max else scores > edge
+    shown = np.where(outside, edge, scores)
     if not search.is_range(option):
         values = np.unique(x)
-        tops = [max(scores[x == value]) if search.goal == "maximize" else min(scores[x == value]) for value in values]
+        tops = [max(shown[x == value]) if is_max else min(shown[x == value]) for value in values]
         axes.plot(values, tops, color=_POINT, lw=0.9, alpha=0.5, zorder=1)
-    axes.plot(x, scores, "o", color=_POINT, ms=4, alpha=0.55, mew=0, zorder=2)
-    ring(axes, x[search.best], scores[search.best])
+    for marker, chosen in (("o", ~outside), ("v" if is_max else "^", outside)):
+        axes.plot(x[chosen], shown[chosen], marker, color=_POINT, ms=4, alpha=0.55, mew=0, zorder=2)
+    ring(axes, x[search.best], shown[search.best])
+
+
+def edge_of(search: Search) -> float:
+    """The score beyond which a trial is at the edge: from the quartile 1.5 times as far as that is from the best."""
+    is_max = search.goal == "maximize"
+    best = max(search.scores) if is_max else min(search.scores)
+    quartile = float(np.quantile(search.scores, _PALEST if is_max else 1 - _PALEST))
+    return quartile - _FAR * (best - quartile)
 
 
 def ring(axes: "Axes", x: Floats, y: Floats) -> None:
