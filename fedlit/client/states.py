@@ -24,8 +24,8 @@ from fedlit.ranks import Ranks
 class ModelRow(Enum):
     """Initial value of a state that is a whole model."""
 
-    RECEIVED = "z at the client's first participation"
-    INITIAL = "z before the first round"
+    RECEIVED = "the server's model z at the client's first participation"
+    INITIAL = "the server's model z before the first round"
     ZEROS = "zeros"
 
 
@@ -36,9 +36,9 @@ StateSpec = dict[str, float | ModelRow]
 
 @dataclass(frozen=True)
 class _Before:
-    """What `discard` needs: how many clients had rows, of which names, and the rows that the update replaced."""
+    """What `discard` needs: the number of clients that had rows, the names of rows, and the rows that were replaced."""
 
-    clients: int
+    client_count: int
     names: frozenset[str]
     slots: Tensor
     rows: dict[str, Tensor]
@@ -55,7 +55,7 @@ class _Disk:
 RESERVED = {
     "received": "the received model",
     "trained": "the model of the phase before",
-    "global": "the server's model, where a personal model is chosen",
+    "global": "the server's model, as a choice of personal model",
     "own": "the tensors of keep_local",
     "memory": "the local optimiser's state",
     "loss": "the loss in a step's dict",
@@ -67,7 +67,7 @@ RESERVED = {
 def check_state_names(
     client: str, kept: StateSpec, sent: StateSpec, carried: Collection[str], attributes: Collection[str]
 ) -> None:
-    """Refuse names of states that mean something else already.
+    """Refuse names of states that are taken already.
 
     Args:
         client: the class that declares them.
@@ -125,7 +125,7 @@ class ClientStates:
         self._slots: dict[int, int] = {}
         self._rows: dict[str, Tensor] = {}
         self._dtypes: dict[str, torch.dtype] = {}
-        """Types of the first values, by the names that were asked for."""
+        """Name of a row -> type of its initial value."""
         self._before: _Before | None = None
         self._disk: _Disk | None = None
         self._store: RowStore | None = None
@@ -152,14 +152,14 @@ class ClientStates:
         """
         if not names:
             return {}
-        known = [k for k, client in enumerate(clients) if client in self._slots]
-        kept = self.kept(names, [clients[k] for k in known]) if known else {}
-        if known and len(known) == len(clients):
+        positions = [k for k, client in enumerate(clients) if client in self._slots]
+        kept = self.kept(names, [clients[k] for k in positions]) if positions else {}
+        if positions and len(positions) == len(clients):
             return kept
         rows = {name: value.clone() for name, value in first().items()}
         self._dtypes |= {name: value.dtype for name, value in rows.items()}
         for name in kept:
-            rows[name][known] = kept[name].to(rows[name].dtype)
+            rows[name][positions] = kept[name].to(rows[name].dtype)
         return rows
 
     def keeps(self, name: str) -> bool:
@@ -191,16 +191,18 @@ class ClientStates:
         """
         rows = {name: value.detach().to(self._dtypes.get(name, value.dtype)) for name, value in rows.items()}
         stored = {name: value for name, value in rows.items() if self._disk is not None and is_whole_model(value)}
-        if stored and clients:  # first: a full disk changes nothing here
+        if stored and clients:  # the disk first: if it is full, memory is unchanged
             self._open_store(stored).write(clients, stored)
         self._update_memory(clients, {name: value for name, value in rows.items() if name not in stored})
 
     def _update_memory(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
-        known = torch.tensor([self._slots[client] for client in clients if client in self._slots], dtype=torch.int64)
-        replaced = {name: self._rows[name].index_select(0, known) for name in rows if name in self._rows}
-        self._before = _Before(len(self._slots), frozenset(self._rows), known, replaced)
-        slots = known
-        if len(known) < len(clients):
+        old_slots = torch.tensor(
+            [self._slots[client] for client in clients if client in self._slots], dtype=torch.int64
+        )
+        replaced = {name: self._rows[name].index_select(0, old_slots) for name in rows if name in self._rows}
+        self._before = _Before(len(self._slots), frozenset(self._rows), old_slots, replaced)
+        slots = old_slots
+        if len(old_slots) < len(clients):
             for client in clients:
                 self._slots.setdefault(client, len(self._slots))
             slots = torch.tensor([self._slots[client] for client in clients], dtype=torch.int64)
@@ -218,17 +220,17 @@ class ClientStates:
         """Undo the last update, if it is not committed yet."""
         if self._store is not None:
             self._store.discard()
-            self._store = self._store if self._store.clients else None  # the first write was undone: no name has rows
+            self._store = self._store if self._store.clients else None  # the only write was undone
         if self._before is None:
             return
         before, self._before = self._before, None
-        self._slots = dict(list(self._slots.items())[: before.clients])
+        self._slots = dict(list(self._slots.items())[: before.client_count])
         self._rows = {name: value for name, value in self._rows.items() if name in before.names}
         for name, value in before.rows.items():
             self._rows[name][before.slots] = value
 
     def _reserve(self, name: str, like: Tensor) -> None:
-        """Make room for all slots. Doubling copies each row twice at most, even if clients come one by one."""
+        """Make room for all slots. Doubling copies a row about once on average, even if clients come one by one."""
         rows = self._rows.get(name)
         needed = len(self._slots)
         if rows is not None and len(rows) >= needed:
@@ -257,14 +259,14 @@ class ClientStates:
             del self._rows[name]
 
     def keep_in_memory(self) -> None:
-        """From now on keep whole models in memory; rows on disk are read."""
+        """From now on keep whole models in memory; rows on disk are loaded."""
         self._disk, store, self._store = None, self._store, None
         if store is not None:
             self._rows |= self._all_of(store)
 
     @contextmanager
     def saved_apart(self) -> Iterator[None]:
-        """Use around the writing of last.ckpt: inside, `state_dict` holds an index instead of the rows on disk."""
+        """While last.ckpt is written: `state_dict` holds an index instead of the rows on disk."""
         self._is_saved_apart = True
         try:
             yield
@@ -289,10 +291,10 @@ class ClientStates:
         layout, clients = store.layout, self.touched
         rows = {n: torch.empty(len(clients), *layout.shapes[n], dtype=layout.dtypes[n]) for n in layout.shapes}
         done = 0
-        for some in chunks(clients):
-            for name, value in store.read(some).items():
-                rows[name][done : done + len(some)] = value
-            done += len(some)
+        for chunk in chunks(clients):
+            for name, value in store.read(chunk).items():
+                rows[name][done : done + len(chunk)] = value
+            done += len(chunk)
         return rows
 
     # ---- checkpoints -----------------------------------------------------------------------------------------------

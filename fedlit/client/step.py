@@ -1,4 +1,4 @@
-"""What a local step receives and returns, and how its tensors are named: the types that clients and engines share."""
+"""Types that clients and engines share: batches, phases, the output of a step. `base.py` says what a step may read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Requests and choices of engines: what a user asks for, what was decided, and what a resumed run keeps of it."""
+"""The data of a choice of engine: `Request`, what a user asks for, and `EngineChoice`, what `choose.py` decided."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal

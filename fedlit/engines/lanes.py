@@ -1,7 +1,7 @@
-"""Lanes: which client trains where and when, and the worker of one thread, whose lanes run the program.
+"""Lanes: the slots of a batched program, each of which trains clients one after another; `Worker`: one thread's lanes.
 
-A client's lane is a pure function of (steps, lanes, workers): with a queue it would depend on timing, and a resumed run
-would not give the same bits.
+A client's lane is a pure function of the steps and the number of lanes: with a queue it would depend on timing, and a
+resumed run would not give the same bits.
 """
 
 from collections.abc import Callable
@@ -45,9 +45,10 @@ class CohortWork:
     """The work of a cohort, which all workers share; they write different rows of `out`."""
 
     context: Params
+    """What steps read and do not change, by name."""
     plan: Planner
     keys: Callable[[int], np.ndarray]
-    """k -> (steps,) the k-th client's keys of dropout masks."""
+    """k -> (steps,) dropout keys of the k-th client."""
     store: Store
     lr: Tensor
     batch_rows: int
@@ -55,7 +56,7 @@ class CohortWork:
     where: str
     """The round and the step method, for errors."""
     out: Tensor
-    """(clients, D) the carried row of each client: before its first step, and, when it is done, after its last."""
+    """(clients, D) the carried numbers of each client: the initial ones, and, once it is done, the final ones."""
     progress: TrainingProgress
 
     @cached_property
@@ -75,6 +76,7 @@ class CohortWork:
 
 
 LaneProgram = Callable[[Tensor, Tensor, Tensor, Store, Schedule, Tensor, Tensor], Tensor]
+"""(carried rows, context rows, lr, store, schedule, first step, last step) -> the new carried rows."""
 
 
 class Worker:
@@ -93,6 +95,7 @@ class Worker:
             like.new_zeros(capacity, lanes, dtype=torch.int64),
         )
         self.draws = program.draws
+        # 0 to capacity, each as a tensor: the program takes its steps so
         self.ticks = torch.split(torch.arange(capacity + 1), 1)
         self.per_step = per_step
         self.batch_size = size
@@ -121,9 +124,10 @@ class Worker:
         for window in range(0, length, capacity):
             self._fill(timeline, plans, keys, window)
             now = window
-            for end in [end for end in ends if window < end < window + capacity] + [min(window + capacity, length)]:
+            jobs_end = [end for end in ends if window < end < window + capacity]
+            for end in [*jobs_end, min(window + capacity, length)]:  # the last is the end of the window
                 if end > now:
-                    with located(lambda: _trained_at_once(task, waiting)):
+                    with located(lambda: _error_place(task, waiting)):
                         self.flat = self._advance(task, now - window, end - window)
                     task.progress.count(steps=(end - now) * sum(1 for jobs in waiting if jobs))
                     self._swap(waiting, end, task)
@@ -158,22 +162,22 @@ class Worker:
     ) -> None:
         """Write the steps [window, window + capacity) of every lane into the schedule."""
         index, weights, step, key = self.arrays
-        weights.fill(0.0)  # a lane without a client is idle
+        weights.fill(0.0)  # weight 0 marks an idle step
         for lane, jobs in enumerate(timeline):
             for job in jobs:
                 first, last = max(job.start, window), min(job.end, window + len(step))
                 if first < last:
-                    here, mine = slice(first - window, last - window), slice(first - job.start, last - job.start)
-                    batches = slice(mine.start * self.per_step, mine.stop * self.per_step)
-                    steps, plan = mine.stop - mine.start, plans[job.row]
-                    index[here, lane] = plan.index[batches].reshape(steps, -1)
-                    weights[here, lane] = row_weights(plan.counts[batches], self.batch_size).reshape(steps, -1)
-                    step[here, lane] = np.arange(mine.start, mine.stop)
+                    in_window, in_job = slice(first - window, last - window), slice(first - job.start, last - job.start)
+                    batches = slice(in_job.start * self.per_step, in_job.stop * self.per_step)
+                    steps, plan = in_job.stop - in_job.start, plans[job.row]
+                    index[in_window, lane] = plan.index[batches].reshape(steps, -1)
+                    weights[in_window, lane] = row_weights(plan.counts[batches], self.batch_size).reshape(steps, -1)
+                    step[in_window, lane] = np.arange(in_job.start, in_job.stop)
                     if keys:
-                        key[here, lane] = keys[job.row][mine]
+                        key[in_window, lane] = keys[job.row][in_job]
 
 
-def _trained_at_once(task: CohortWork, waiting: list[list[LaneJob]]) -> str:
-    """The clients in which an error may have arisen: lanes run together."""
+def _error_place(task: CohortWork, waiting: list[list[LaneJob]]) -> str:
+    """The round, the step method and all clients that were running, for an error: lanes run together."""
     clients = sorted(task.clients[jobs[-1].row] for jobs in waiting if jobs)
     return f"{task.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"

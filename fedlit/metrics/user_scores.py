@@ -1,6 +1,7 @@
 """Scores of users as pure functions of predictions. Names and definitions: docs/metrics.md.
 
-Nothing here knows clients or rounds; `evaluation/evaluator.py` brings the predictions.
+Nothing here knows clients or rounds; `evaluation/evaluator.py` brings the predictions. A new metric per user is a
+`Measure` in `measures.py`.
 """
 
 from collections.abc import Mapping

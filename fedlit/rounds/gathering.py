@@ -29,6 +29,8 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Arrivals, Sampler, check_selection
 from fedlit.server.server import Server
 
+_DRAWS_FOR_ESTIMATE = 100
+
 
 @dataclass(frozen=True)
 class RoundOptions:
@@ -48,7 +50,7 @@ class RoundOptions:
 
 
 class Gatherer:
-    """Makes the cohort of a round; it changes nothing.
+    """Makes the cohorts of a round; it only reads servers and clients.
 
     Args:
         client: the algorithm.
@@ -79,7 +81,7 @@ class Gatherer:
 
         Args:
             servers: the servers.
-            models: stacked: a copy of each server's model, if there is one already.
+            models: the servers' models, stacked, if they are stacked already; else they are stacked here.
         """
         if not servers:
             return []
@@ -88,24 +90,24 @@ class Gatherer:
         return cohorts
 
     def untimed(self, servers: Sequence[Server]) -> list[Cohort]:
-        """The same without durations, for estimates: a recorded clock may lack seconds that the run never needs."""
+        """`cohorts` without durations, for estimates: a recorded trace may lack seconds that the run never needs."""
         return self._select_all(servers, stack([server.model for server in servers]))[0]
 
-    def _select_all(self, servers: Sequence[Server], models: Params) -> "tuple[list[Cohort], Drawn]":
+    def _select_all(self, servers: Sequence[Server], models: Params) -> "tuple[list[Cohort], DrawnArrivals]":
         with self.profile("sample"):
             arrivals = self.arrivals(servers, [server.clients for server in servers])
             selected = [self.select(server, times) for server, times in zip(servers, arrivals.each, strict=True)]
         return self.build_cohorts(servers, selected, models), arrivals
 
     def sending(self, server: Server, among: np.ndarray, count: int, draw: int, model: Params) -> Cohort:
-        """A cohort of `count` of these clients, which are sent a model now, and how long each takes.
+        """Draw `count` of these clients as a cohort that receives this model, with its durations.
 
         Args:
             server: the server.
             among: ids of the clients that can be chosen.
             count: how many are chosen.
-            draw: key of this draw.
-            model: stacked: a copy of the server's model, which several sendings share.
+            draw: number that keys this draw, in place of the server's round.
+            model: the server's model, stacked; several cohorts share it.
         """
         with self.profile("sample"):
             arrivals = self.arrivals([server], [among])
@@ -123,15 +125,16 @@ class Gatherer:
             models: stacked: the model that each server sends.
         """
         client, counts = self.client, [len(selection.train) for selection in selected]
-        chosen = [one for selection in selected for one in selection.train]
-        reporting = {one for selection in selected for one in selection.report}  # no client belongs to two servers
+        chosen = [client_id for selection in selected for client_id in selection.train]
+        # One set is enough: no two servers share a client.
+        reporting = {client_id for selection in selected for client_id in selection.report}
         sizes = self.population.sizes.numpy()[chosen]
         planned = client.planned_steps(sizes)
         sent = {
             "received": {name: models[name] for name in servers[0].params},
             "received_buffers": {name: models[name] for name in servers[0].buffers},
         }
-        stack = CohortStack(counts, {"reports": torch.tensor([one in reporting for one in chosen])}, sent)
+        stack = CohortStack(counts, {"reports": torch.tensor([client_id in reporting for client_id in chosen])}, sent)
         stack.fields |= {"sizes": torch.from_numpy(sizes), "steps": torch.from_numpy(planned)}
         self.add_rows(stack, servers[0], chosen)
         rates = {round: client.rate(round) for round in {server.rounds for server in servers}}
@@ -150,35 +153,35 @@ class Gatherer:
             for index, (server, selection) in enumerate(zip(servers, selected, strict=True))
         ]
         for server, cohort, steps in zip(servers, cohorts, split_by_counts(planned, counts), strict=True):
-            if self._changes_work or client.most_steps is not None:  # read in every round: a callback may set it
+            if self._changes_work or client.most_steps is not None:  # a callback may change most_steps between rounds
                 cohort.steps = self.steps(cohort, "local_work", steps)
             if client.keep_optimizer:
                 cohort.optimizer_state = self.kept_optimizer_state(cohort, server)
         return cohorts
 
     def add_rows(self, stack: CohortStack, server: Server, chosen: list[int]) -> None:
-        """Add what these clients kept, or its first values, and what is sent besides the model."""
+        """Add the rows of these clients' states (initial values if new), and what is sent besides the model."""
         client, initial = self.client, server.initial
         if client.local_tensors:
-            received = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
-            stack.fields |= dict(zip(("received", "received_buffers"), received, strict=True))
+            models = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
+            stack.fields |= dict(zip(("received", "received_buffers"), models, strict=True))
         kept, sent = client.state_spec(), client.sent_spec()
         if kept or sent:
             stack.fields["received"] = stack.all("received")
-        first = stack.fields.get("received", {})
-        names = row_names(kept, first)
-        stack.fields["state"] = server.states.rows(chosen, names, lambda: client.initial_rows(kept, first, initial))
-        stack.fields["sent"] = client.initial_rows(sent, first, initial)
+        received = stack.fields.get("received", {})
+        names = row_names(kept, received)
+        stack.fields["state"] = server.states.rows(chosen, names, lambda: client.initial_rows(kept, received, initial))
+        stack.fields["sent"] = client.initial_rows(sent, received, initial)
 
-    def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "Drawn":
+    def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "DrawnArrivals":
         """When these clients of each server arrive in its next round; None if the sampler does not need it."""
         options = self.options
         if options.clock is None or not options.sampler.needs_clock:
-            return Drawn([None] * len(servers))
+            return DrawnArrivals([None] * len(servers))
         counts, everyone = [len(clients) for clients in ids], np.concatenate(ids)
         rounds = np.repeat([server.rounds for server in servers], counts)
         seconds = options.clock.latency.arrivals(options.seed, rounds, everyone)
-        return Drawn([*split_by_counts(seconds, counts)], everyone, seconds)
+        return DrawnArrivals([*split_by_counts(seconds, counts)], everyone, seconds)
 
     def select(
         self,
@@ -215,17 +218,17 @@ class Gatherer:
         train = ids.take(chosen.train).tolist()
         return Selection(train, train if chosen.report is chosen.train else ids.take(chosen.report).tolist())
 
-    def set_durations(self, cohorts: Sequence[Cohort], arrivals: "Drawn") -> None:
-        """Set how long each cohort's reports take. Late and lost clients do not report; the longest phase counts."""
+    def set_durations(self, cohorts: Sequence[Cohort], arrivals: "DrawnArrivals") -> None:
+        """Set each cohort's duration, by the longest phase of each client; late and lost clients do not report."""
         clock = self.options.clock
         if clock is None:
             return
-        is_awaited = Cohort.reports.of(cohorts).numpy()
+        reporting = Cohort.reports.of(cohorts).numpy()
         starts = np.cumsum([0, *(len(cohort.clients) for cohort in cohorts[:-1])])
-        counts = np.add.reduceat(is_awaited, starts, dtype=np.int64).tolist()
-        sizes = Cohort.sizes.of(cohorts).numpy()[is_awaited]
-        steps = self.longest_solves(cohorts).numpy()[is_awaited]
-        ids = np.array([client for cohort in cohorts for client in cohort.clients])[is_awaited]
+        counts = np.add.reduceat(reporting, starts, dtype=np.int64).tolist()
+        sizes = Cohort.sizes.of(cohorts).numpy()[reporting]
+        steps = self.longest_solves(cohorts).numpy()[reporting]
+        ids = np.array([client for cohort in cohorts for client in cohort.clients])[reporting]
         rounds = np.repeat([cohort.round for cohort in cohorts], counts)
         work = clock.latency.work(steps, self.client.batches_per_epoch(sizes))
         seconds, reports, durations = clock.reports_of(self.options.seed, rounds, ids, work, counts, arrivals.of(ids))
@@ -262,7 +265,7 @@ class Gatherer:
         return {name: rows[name] for name in params}, {name: rows[name] for name in buffers}
 
     def steps(self, cohort: Cohort, work_method: str, planned: np.ndarray | None = None) -> Tensor:
-        """(clients,) local steps of a phase, from the planned ones; phases of a round draw the same numbers."""
+        """(clients,) local steps of a phase, from the planned ones; all phases of a round use the same random draws."""
 
         def generator_of(k: int) -> np.random.Generator:
             return generator(self.options.seed, Purpose.WORK, round=cohort.draw_rounds[k], client=cohort.clients[k])
@@ -271,12 +274,12 @@ class Gatherer:
         return torch.from_numpy(getattr(self.client, work_method)(cohort, planned, generator_of))
 
     def work_shares(self, cohorts: Sequence[Cohort]) -> dict[str, float]:
-        """By `work_method`: the steps of its phases as a share of the steps that the options plan; for estimates.
+        """By `work_method`: drawn local steps / planned local steps, for estimates.
 
-        It is a mean over about a hundred draws, which for a small cohort are those of several rounds.
+        It is a mean over about a hundred draws; a small cohort is drawn for several rounds.
         """
         planned = sum(int(self.client.planned_steps(cohort.sizes.numpy()).sum()) for cohort in cohorts)
-        rounds = -(-_COUNTED_DRAWS // max(1, sum(len(cohort.clients) for cohort in cohorts)))
+        rounds = -(-_DRAWS_FOR_ESTIMATE // max(1, sum(len(cohort.clients) for cohort in cohorts)))
         methods = self.work_methods
         totals = dict.fromkeys(methods, 0)
         for cohort in cohorts:
@@ -295,7 +298,7 @@ class Gatherer:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnArrivals:
     """Arrivals that were drawn for the sampler, so that the clock does not draw them again."""
 
     each: list[Arrivals]
@@ -312,6 +315,3 @@ class Drawn:
         table: np.ndarray = np.zeros(self.clients.max() + 1)
         table[self.clients] = self.seconds
         return np.asarray(table[ids])
-
-
-_COUNTED_DRAWS = 100

@@ -1,5 +1,7 @@
 """ServerProtocol: which servers step next, and when. Event: servers that step together, and the cohorts that train.
 
+`assembly.create_protocol` chooses one: flat, cloud or buffered.
+
 Simulated time is data: the time at which a server has its reports is a pure function of keyed draws. So nothing runs
 concurrently, and a checkpoint holds two numbers for each server's clock. A server's model does not change while its
 clients train, so they are trained only when the server is due.

@@ -650,7 +650,7 @@ ROUNDS = (
     Mutant(
         "states-newcomers-undone",
         "client/states.py",
-        "self._slots = dict(list(self._slots.items())[: before.clients])",
+        "self._slots = dict(list(self._slots.items())[: before.client_count])",
         "pass",
         "who was drawn for the first time in a round that failed was never drawn",
         ("client/test_states.py::test_an_update_that_is_taken_back_leaves_no_trace",),

@@ -1,4 +1,4 @@
-"""How a run gets its processes: by Lightning's launchers, environments and arguments, without its gradient reduction.
+"""Starts the processes of a run: Lightning's launchers, environments and arguments, without its gradient reduction.
 
 This is the only file with protected names of Lightning's launchers (`tests/test_private_names.py` lists them).
 """
