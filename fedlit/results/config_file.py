@@ -24,6 +24,9 @@ FREE_TRAINER_KEYS = frozenset(
     }
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
+LATER_TRAINER_KEYS = frozenset({"finetune_epochs", "finetune_part", "finetune_from"})
+"""Trainer arguments that runs of 0.2.0 lack. Where they are none they are left out of the settings, so that such runs keep
+the name of their folder and can be resumed."""
 BROUGHT = "brought_weights"
 """Key of the fingerprint of a net's own weights. A resumed run has those of its checkpoint, and ignores it."""
 FINGERPRINTS = {
@@ -41,9 +44,14 @@ def result_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a config that decides the results: data, model, seed and most of the trainer."""
     arguments = config.get("trainer") or {}
     arguments = arguments.get("init_args", arguments)  # runs from Python have the form of `describe`
-    trainer = {name: value for name, value in arguments.items() if name not in FREE_TRAINER_KEYS}
+    trainer = {name: value for name, value in arguments.items() if decides(name, value)}
     others = {name: config.get(name) for name in ("seed_everything", "model", "data")}
     return {name: without_attributes(part) for name, part in {**others, "trainer": trainer}.items()}
+
+
+def decides(name: str, value: Any) -> bool:
+    """Whether a trainer argument with this value is one of the settings that decide the results."""
+    return name not in FREE_TRAINER_KEYS and not (name in LATER_TRAINER_KEYS and value is None)
 
 
 def without_attributes(config: Any) -> Any:

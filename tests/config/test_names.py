@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedlit.config.files import find_config, given_configs, resolve_configs, shipped_configs
-from fedlit.config.fit_cli import FitCLI
+from fedlit.config.fit_cli import FitCLI, default_name
 from fedlit.errors import ConfigError
 from tests.conftest import SHIPPED
 
@@ -79,3 +79,13 @@ def test_a_cloud_is_recorded_without_an_objects_address(workplace: Path, name: s
     """With one, every start would have a folder of its own, and none could be resumed."""
     config = FitCLI(resolve_configs(["--config", name])).plain_config()
     assert " object at 0x" not in str(config)
+
+
+def test_a_run_keeps_the_folder_that_0_2_0_gave_it() -> None:
+    """Options that came later are no part of the name while they are not used; the names are those of 0.2.0."""
+    words = ["--config", "synthetic_fedbc.yaml"]
+    names = [
+        default_name(FitCLI(resolve_configs([*words, *more])).plain_config()) for more in ([], ["--model.lr", "0.02"])
+    ]
+    assert names[0] == "synthetic-fedbc-0-56aabadf"
+    assert names[1] != names[0]
