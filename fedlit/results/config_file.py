@@ -25,8 +25,8 @@ FREE_TRAINER_KEYS = frozenset(
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
 LATER_TRAINER_KEYS = frozenset({"finetune_epochs", "finetune_part", "finetune_from"})
-"""Trainer arguments that runs of 0.2.0 lack. Where they are none they are left out of the settings: such runs keep their
-folder and can be resumed."""
+"""Trainer arguments that runs of 0.2.0 lack. They are no settings while they are none: such runs keep their folder and
+can be resumed."""
 BROUGHT = "brought_weights"
 """Key of the fingerprint of a net's own weights. A resumed run has those of its checkpoint, and ignores it."""
 FINGERPRINTS = {
