@@ -326,29 +326,30 @@ def test_a_resumed_cloud_has_what_each_servers_callbacks_keep(tmp_path: Path) ->
         assert all(torch.equal(value, other.model[name]) for name, value in one.model.items())
 
 
-class FailsOnce(ServerCallback):
-    """Reads what clients keep, as an algorithm's callback may; raises when a server has stepped alone."""
-
-    def __init__(self) -> None:
-        self.armed = True
-
-    def on_cohort_start(self, trainer: Any, client: Any, cohort: Any) -> None:
-        assert len(cohort.state["dual"]) == len(cohort.clients)
-
-    def on_round_metrics(self, trainer: Any, client: Any, cohort: Any, metrics: Any) -> None:
-        if self.armed and cohort is not None and len(cohort.clients) == ACTIVE:
-            self.armed = False
-            raise ZeroDivisionError
-
-
 def test_an_event_that_failed_is_played_again_to_the_same_bits() -> None:
-    """Cohorts are gathered again: training, and the dual ascent, have written into the one that failed."""
-    cloud = Cloud(servers=SERVERS, first=2, protocol="rigorous")
-    given: dict[str, Any] = {"clients_per_round": ACTIVE, "engine": "sequential", "clock": CLOCK, "cloud": cloud}
+    """Cohorts are gathered again: the dual ascent has written into that of a server that stepped alone."""
+    trained: list[int] = []
+    armed = [True]
+
+    class FailsOnce(ServerCallback):
+        """Every server has a copy. They read what clients keep, as an algorithm's callback may."""
+
+        def on_cohort_start(self, trainer: Any, client: Any, cohort: Any) -> None:
+            assert len(cohort.state["dual"]) == len(cohort.clients)
+
+        def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
+            trained.append(cohort.run_round)
+
+        def on_server_step_end(self, trainer: Any, client: Any, cohort: Any) -> None:
+            if armed and trained.count(cohort.run_round) == 1:
+                armed.clear()
+                raise ZeroDivisionError
 
     def client() -> Client:
         return FedBC(tiny_net(), dual_lr=0.5, start_from="local", lr=0.05, batch_size=4)
 
+    cloud = Cloud(servers=SERVERS, first=2, protocol="rigorous")
+    given: dict[str, Any] = {"clients_per_round": ACTIVE, "engine": "sequential", "clock": CLOCK, "cloud": cloud}
     whole = new_trainer(rounds=EVENTS, **given)
     failing = new_trainer(rounds=EVENTS, callbacks=[FailsOnce()], **given)
     whole.fit(client(), datamodule=Problem(SIZES).data)
