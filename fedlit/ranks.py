@@ -6,6 +6,7 @@ results, in the order of the work, and everything after that runs alike on all r
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from heapq import heapreplace
 from typing import TypeVar
 
 from torch import Tensor
@@ -85,9 +86,9 @@ def longest_first(costs: Sequence[float], shares: int, *, by_count: bool = False
         by_count: among equal loads, the share with the fewest items is next; else, and then, the lowest number.
     """
     items: list[list[int]] = [[] for _ in range(shares)]
-    loads = [0.0] * shares
-    for item in sorted(range(len(costs)), key=lambda item: (-costs[item], item)):
-        share = min(range(shares), key=lambda k: (loads[k], len(items[k]) if by_count else 0, k))
+    heap = [(0.0, 0, share) for share in range(shares)]
+    for item in sorted(range(len(costs)), key=costs.__getitem__, reverse=True):
+        load, count, share = heap[0]
         items[share].append(item)
-        loads[share] += costs[item]
+        heapreplace(heap, (load + costs[item], count + by_count, share))
     return items

@@ -315,7 +315,7 @@ class Client(Recorded, StateBuffers):
         """The older name of `local_tensors`."""
         return self.local_tensors
 
-    @property
+    @cached_property
     def model_numbers(self) -> int:
         """How many numbers a model that is sent has: parameters and buffers without those that stay with the client."""
         tensors = self.net.state_dict()
@@ -348,8 +348,14 @@ class Client(Recorded, StateBuffers):
 
     def output(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """The net's output with these tensors."""
-        output: Tensor = functional_call(self.net, dict(params), (x,))
+        output: Tensor = functional_call(self.net, dict(params), (x,), tie_weights=self.ties_weights)
         return output
+
+    @cached_property
+    def ties_weights(self) -> bool:
+        """Whether two modules of the net share a tensor. To look for such tensors in every call would take time."""
+        tensors = [*self.net.named_parameters(remove_duplicate=False), *self.net.named_buffers(remove_duplicate=False)]
+        return len({id(value) for _, value in tensors}) < len(tensors)
 
     def scored(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Losses and summands of the measures for each output row; the rows may belong to several models."""

@@ -42,13 +42,13 @@ class CohortStack:
 
     def part(self, name: str, index: int) -> Any:
         """A field of one server's cohort (views)."""
+        value = self.fields.get(name)
+        if value is not None and len(self.counts) == 1:
+            return value
         count, end = self.counts[index], self._ends[index]
-        if name not in self.fields:
+        if value is None:
             models = self.models[name]
             return {key: value[index].expand(count, *value.shape[1:]) for key, value in models.items()}
-        value = self.fields[name]
-        if len(self.counts) == 1:
-            return value
         if isinstance(value, Tensor):
             return value[end - count : end]
         return {key: rows[end - count : end] for key, rows in value.items()}
@@ -130,6 +130,8 @@ class Stacked(Generic[T]):
 
         If these are all cohorts of a stack and none of their parts was read or replaced, nothing is copied.
         """
+        if len(cohorts) == 1:
+            return self.__get__(cohorts[0], StackPart)
         stack = stack_of(cohorts)
         if stack is not None and self.name in stack and not any(self.name in cohort.parts for cohort in cohorts):
             stored: T = stack.all(self.name)
