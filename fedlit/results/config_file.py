@@ -24,9 +24,13 @@ FREE_TRAINER_KEYS = frozenset(
     }
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
-LATER_TRAINER_KEYS = frozenset({"finetune_epochs", "finetune_part", "finetune_from"})
-"""Trainer arguments that runs of 0.2.0 lack. They are no settings while they are none: such runs keep their folder and
-can be resumed."""
+LATER_KEYS: Mapping[str, frozenset[str]] = {
+    "trainer": frozenset({"finetune_epochs", "finetune_part", "finetune_from"}),
+    "model": frozenset({"train", "metrics"}),
+    "data": frozenset({"newcomers"}),
+}
+"""Arguments that runs of 0.2.0 lack. They are no settings while they are empty: such runs keep their folder and can be
+resumed."""
 BROUGHT = "brought_weights"
 """Key of the fingerprint of a net's own weights. A resumed run has those of its checkpoint, and ignores it."""
 FINGERPRINTS = {
@@ -42,16 +46,19 @@ FINGERPRINTS = {
 
 def result_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a config that decides the results: data, model, seed and most of the trainer."""
-    arguments = config.get("trainer") or {}
+    parts = {name: without_later(name, config.get(name) or {}) for name in ("model", "data", "trainer")}
+    arguments = parts["trainer"]
     arguments = arguments.get("init_args", arguments)  # runs from Python have the form of `describe`
-    trainer = {name: value for name, value in arguments.items() if decides(name, value)}
-    others = {name: config.get(name) for name in ("seed_everything", "model", "data")}
+    trainer = {name: value for name, value in arguments.items() if name not in FREE_TRAINER_KEYS}
+    others = {"seed_everything": config.get("seed_everything"), "model": parts["model"], "data": parts["data"]}
     return {name: without_attributes(part) for name, part in {**others, "trainer": trainer}.items()}
 
 
-def decides(name: str, value: Any) -> bool:
-    """Whether a trainer argument with this value is one of the settings that decide the results."""
-    return name not in FREE_TRAINER_KEYS and not (name in LATER_TRAINER_KEYS and value is None)
+def without_later(part: str, config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A part of a config without the arguments that came later and are empty."""
+    if isinstance(config.get("init_args"), Mapping):
+        return {**config, "init_args": without_later(part, config["init_args"])}
+    return {name: value for name, value in config.items() if value or name not in LATER_KEYS[part]}
 
 
 def without_attributes(config: Any) -> Any:
