@@ -29,6 +29,7 @@ from .client.states import ZEROS as ZEROS
 from .client.states import ClientStates as ClientStates
 from .client.states import StateSpec as StateSpec
 from .client.step import Batch as Batch
+from .client.step import Newcomer as Newcomer
 from .client.step import Personal as Personal
 from .client.step import Phase as Phase
 from .client.tasks import Classification as Classification

@@ -40,6 +40,7 @@ class Scaffold(Client):
     """
 
     weights = "uniform"
+    newcomers_get_z = True
 
     def __init__(
         self,
