@@ -11,11 +11,11 @@ from torch import nn
 from fedlit.client.base import Client
 from fedlit.client.step_errors import ValueReadError
 from fedlit.engines.base import Engine, Rows
-from fedlit.engines.choice import EngineChoice, EngineName, Request, check_same_engine, resumed_request, stays
 from fedlit.engines.compiler import missing_compiler, missing_convolution
 from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
 from fedlit.engines.device import Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.engine_choice import EngineChoice, EngineName, Request, check_same_engine, resumed_request, stays
 from fedlit.engines.forward import CompiledForward, Forward
 from fedlit.engines.native import NativeEngine, missing_lanes
 from fedlit.engines.program import mixes_rows

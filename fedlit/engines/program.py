@@ -22,8 +22,9 @@ from torch.func import functional_call, grad, vmap
 from fedlit.client.base import Client
 from fedlit.client.step import Batch, Batches, Phase, StepOutput
 from fedlit.engines.base import Rows, Store
-from fedlit.engines.compiler import Loops, repeat_while, unread_inputs
+from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.matmul import TURNED, are_turned, is_matrix
 from fedlit.inputs import Inputs, mapped, split
 from fedlit.params import Params, clone, under_prefix, with_prefix
