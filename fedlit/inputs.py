@@ -58,7 +58,8 @@ def repeated(sample: Inputs, rows: int) -> Any:
 
 def in_dtype(x: Inputs, dtype: torch.dtype) -> Inputs:
     """x with its floating-point numbers in a format."""
-    return mapped(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
+    converted: Inputs = mapped(lambda value: value.to(dtype) if value.is_floating_point() else value, x)
+    return converted
 
 
 def shapes(x: Inputs) -> str:

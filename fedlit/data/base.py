@@ -216,7 +216,8 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     def sample(self) -> Inputs:
         """One x, as a net gets it."""
         x, _ = self.rows(self.store, torch.zeros(1, dtype=torch.int64))
-        return mapped(lambda values: values[0], x)
+        one: Inputs = mapped(lambda values: values[0], x)
+        return one
 
     @property
     def sample_shape(self) -> tuple[int, ...]:

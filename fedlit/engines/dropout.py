@@ -68,9 +68,10 @@ class KeyedDropout(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         """F.scaled_dot_product_attention: every attention weight is set to zero with probability p, or scaled."""
-        options = {"is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
         if dropout_p == 0:
-            return F.scaled_dot_product_attention(query, key, value, attn_mask, 0.0, **options)
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
         if enable_gqa:  # several heads of the query share one of key and value
             shared = query.shape[-3] // key.shape[-3]
             key, value = (part.repeat_interleave(shared, -3) for part in (key, value))

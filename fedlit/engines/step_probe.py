@@ -201,7 +201,8 @@ def _rows_like(sample: Inputs, rows: int, seed: int) -> Inputs:
     """
     if isinstance(sample, Tensor):
         return _drawn_like(sample, rows, seed)
-    return mapped(lambda one: repeated(one, rows) if _is_mask(one) else _drawn_like(one, rows, seed), sample)
+    made: Inputs = mapped(lambda one: repeated(one, rows) if _is_mask(one) else _drawn_like(one, rows, seed), sample)
+    return made
 
 
 def _is_mask(sample: Tensor) -> bool:

@@ -59,7 +59,8 @@ def probed(net: nn.Module, sample: Inputs, dtype: torch.dtype, whole: bool) -> T
 
 def probe(sample: Inputs, dtype: torch.dtype, whole: bool) -> Inputs:
     """Input rows of the sample's shape, the same for each tensor of x."""
-    return mapped(lambda one: probe_one(one, dtype, whole or not one.is_floating_point()), sample)
+    made: Inputs = mapped(lambda one: probe_one(one, dtype, whole or not one.is_floating_point()), sample)
+    return made
 
 
 def probe_one(sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
