@@ -317,8 +317,7 @@ def engine_entry(
 
 def estimated_rate(client: Client, data: FederatedDataModule, choice: EngineChoice) -> float:
     """Client steps per second that `auto` expects, by which it decides whether compiling pays."""
-    sample = data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0]
-    return 1 / estimated_step_s(client, sample, choice.threads)
+    return 1 / estimated_step_s(client, data.sample, choice.threads)
 
 
 def fit_entry(workload: Workload, workers: int) -> Entry:

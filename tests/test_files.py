@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from fedlit.data.mapped_arrays import SMALLEST, shared
-from fedlit.engines.compiler import cache_folder, missing_operators, writable
+from fedlit.engines.compiler import missing_operators
 from fedlit.engines.cpp_build import cxx, library_key
+from fedlit.engines.program_folder import cache_folder, writable
 from fedlit.files import make_private, replacing, write_text
 
 

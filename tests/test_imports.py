@@ -13,7 +13,7 @@ import pytest
 import fedlit
 
 ROOT = Path(fedlit.__file__).parent
-LOOSE = ("errors", "files", "keys", "params", "recorded", "ranks")
+LOOSE = ("errors", "files", "inputs", "keys", "params", "recorded", "ranks")
 ROOMS = (
     *("metrics", "results", "report", "clock", "data", "models", "client", "server", "engines", "algorithms"),
     *("evaluation", "rounds", "trainer", "config", "experiments", "cli"),

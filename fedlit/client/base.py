@@ -24,6 +24,7 @@ from fedlit.client.step import Batch, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, Task, find_task
 from fedlit.client.weights_file import WeightsFile
 from fedlit.errors import require
+from fedlit.inputs import Inputs, call, call_with
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
 from fedlit.params import Params, dot, sq_norm, subtract, with_prefix
@@ -186,7 +187,7 @@ class Client(Recorded, StateBuffers):
 
     def sample_losses(self, batch: Batch) -> Tensor:
         """(rows,) one loss per row of a batch."""
-        return self.row_losses(self.net(batch.x), batch.y)
+        return self.row_losses(call(self.net, batch.x), batch.y)
 
     def training_step(self, batch: Any, batch_idx: int | Tensor) -> Tensor | dict[str, Any]:
         """ONE scalar whose gradient is the direction of the local step, or a dict.
@@ -342,13 +343,13 @@ class Client(Recorded, StateBuffers):
 
     # ---- what engines and loop call ------------------------------------------------------------------------------
 
-    def score(self, params: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def score(self, params: Mapping[str, Tensor], x: Inputs, y: Tensor) -> dict[str, Tensor]:
         """(rows,) losses and (rows, k) summands of the task's measures, for the net with these tensors."""
         return self.scored(self.output(params, x), y)
 
-    def output(self, params: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def output(self, params: Mapping[str, Tensor], x: Inputs) -> Tensor:
         """The net's output with these tensors."""
-        output: Tensor = functional_call(self.net, dict(params), (x,), tie_weights=self.ties_weights)
+        output: Tensor = call_with(self.net, params, x, tie_weights=self.ties_weights)
         return output
 
     @cached_property

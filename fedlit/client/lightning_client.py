@@ -11,6 +11,7 @@ from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
 from fedlit.errors import ConfigError
+from fedlit.inputs import Inputs, call
 
 
 class LightningClient(LightningModule):
@@ -22,9 +23,9 @@ class LightningClient(LightningModule):
     _create_servers: Callable[[], list[torch.optim.Optimizer]] | None = None
     """Creates the servers of the run and returns their optimisers; None outside a run."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The net's output, so that a Client can be used as a model."""
-        output: Tensor = self.net(x)
+    def forward(self, x: Inputs) -> Tensor:
+        """The net's output for x of a batch, so that a Client can be used as a model."""
+        output: Tensor = call(self.net, x)
         return output
 
     @classmethod

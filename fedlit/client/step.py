@@ -13,7 +13,8 @@ from fedlit.params import Params
 class Batch(NamedTuple):
     """A mini-batch. `row_weights` is 1/n for the n real rows and 0 for padding, so ragged batches are exact."""
 
-    x: Tensor
+    x: Any
+    """One tensor; or a dict or tuple of tensors, with a row for each sample in each: `self(batch.x)` calls the net."""
     y: Tensor
     row_weights: Tensor
 

@@ -23,6 +23,7 @@ from fedlit.data.partition.base import Parts, RowNumbers
 from fedlit.data.ragged import Ragged
 from fedlit.data.split import Shares, Splits, evaluated_part, little_endian, partition_hash, split, union
 from fedlit.errors import DataError, require
+from fedlit.inputs import Inputs, in_store, mapped, tensors
 from fedlit.keys import Purpose, Stream
 from fedlit.recorded import Recorded
 
@@ -34,7 +35,9 @@ _MAY_LACK = ("group", "adapt")
 """Entries of a client's description that are left out where they are empty."""
 _GATHERS = ("rows", "plain_rows")
 
-Store = dict[str, Tensor]  # 'x' (rows, ...) and, unless `rows` and `labels` are overridden, 'y' (rows, ...)
+Store = dict[str, Tensor]
+"""'x' (rows, ...), or 'x.image', 'x.table' … (see `fedlit.inputs`); and, unless `rows` and `labels` are overridden,
+'y' (rows, ...)."""
 Vary = Callable[[RowNumbers, np.random.Generator], RowNumbers]
 
 
@@ -102,11 +105,15 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         """The number of classes or tokens, 0 where y is numbers; override it if the data may lack the last class."""
         return 0 if store["y"].is_floating_point() else int(store["y"].max()) + 1
 
-    def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
-        """(x, y) of the row numbers `index` (rows,). Traced into compiled programs: no branch on a value."""
-        return store["x"].index_select(0, index), store["y"].index_select(0, index)
+    def rows(self, store: Store, index: Tensor) -> tuple[Any, Tensor]:
+        """(x, y) of the row numbers `index` (rows,). Traced into compiled programs: no branch on a value.
 
-    def plain_rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+        x is a tensor, or a dict or tuple of tensors, which the net gets as its arguments.
+        """
+        x = mapped(lambda values: values.index_select(0, index), in_store(store))
+        return x, store["y"].index_select(0, index)
+
+    def plain_rows(self, store: Store, index: Tensor) -> tuple[Any, Tensor]:
         """`rows` for row numbers that `vary` has not changed, such as those of tests; may be cheaper."""
         return self.rows(store, index)
 
@@ -126,7 +133,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
 
     def count_rows(self, store: Store) -> int:
         """The number of rows: row numbers are below it."""
-        return len(store["x"])
+        return len(tensors(in_store(store))[0])
 
     is_fresh: bool = False
     """Whether every round has new clients, which never come back and have no tests."""
@@ -206,10 +213,16 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         return y.dim() == 1 and not y.is_floating_point()
 
     @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """The shape of one x, as a net gets it."""
+    def sample(self) -> Inputs:
+        """One x, as a net gets it."""
         x, _ = self.rows(self.store, torch.zeros(1, dtype=torch.int64))
-        return tuple(x.shape[1:])
+        one: Inputs = mapped(lambda values: values[0], x)
+        return one
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """The shape of one x, as a net gets it; of the first of several tensors."""
+        return tuple(tensors(self.sample)[0].shape)
 
     @cached_property
     def sizes(self) -> Tensor:

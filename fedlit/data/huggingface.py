@@ -16,6 +16,7 @@ from fedlit.data.normalise import normalisation, scaled
 from fedlit.data.partition.base import Labels, Partition, Parts
 from fedlit.data.tensor import TensorData
 from fedlit.errors import DataError, nearest, require
+from fedlit.inputs import in_store, stored
 from fedlit.recorded import ReadFromFile, arguments_of
 
 _PICTURE = "Image"
@@ -27,7 +28,8 @@ class HuggingFaceData(TensorData, ReadFromFile):
 
     Args:
         dataset: a Dataset or DatasetDict, whose splits are joined, or a folder that its save_to_disk wrote
-        x: column of the samples: pictures, numbers, or token ids of the same length in every row
+        x: column of the samples: pictures, numbers, or token ids of the same length in every row; or several columns,
+            which the net gets as keyword arguments: a list of their names, or a mapping from arguments to columns
         y: column of the targets: class labels, numbers, or tokens; when not given, the tokens that follow those of x
         client: column that says whose row it is; clients are numbered in the sorted order of its values
         partition: recipe that hands out the rows by their labels, instead of `client`
@@ -42,7 +44,7 @@ class HuggingFaceData(TensorData, ReadFromFile):
         self,
         dataset: Any,
         *,
-        x: str,
+        x: str | list[str] | dict[str, str],
         y: str | None = None,
         client: str | None = None,
         partition: Partition | None = None,
@@ -58,18 +60,32 @@ class HuggingFaceData(TensorData, ReadFromFile):
             "out: one of them, and not both.",
         )
         parts = splits_of(dataset)
-        samples = column(parts, x, "x")
-        targets = column(parts, y, "y") if y is not None else None
-        samples, targets = (samples[:, :-1], samples[:, 1:]) if targets is None else (samples, targets)
+        samples = columns(parts, x)
+        if y is None:
+            require(
+                isinstance(x, str),
+                f"data.x names several columns, {x}, so data.y must name the column of the targets; without it, the "
+                "targets are the tokens that follow those of one column.",
+            )
+            samples, targets = samples[:, :-1], samples[:, 1:]
+        else:
+            targets = column(parts, y, "y")
         rows = np.arange(len(targets))
         owners = column(parts, client, "client") if client is not None else rows
         classes = num_classes if num_classes is not None or y is None else named_classes(parts, y)
         super().__init__(samples, targets, owners, num_classes=classes, num_tokens=num_tokens, **common)
         self.partition = partition
-        self.is_pictures = feature_name(parts[0], x) == _PICTURE
-        if self.is_pictures:
-            channels = samples.shape[1]
-            wide = [tuple(values) * channels if len(values) == 1 else tuple(values) for values in (mean, std)]
+        names = {"x": x} if isinstance(x, str) else {f"x.{name}": one for name, one in named(x).items()}
+        self.pictures = [entry for entry, one in names.items() if feature_name(parts[0], one) == _PICTURE]
+        if self.pictures:
+            channels = {self._store[entry].shape[1] for entry in self.pictures}
+            require(
+                len(channels) == 1 or len(mean) == len(std) == 1,
+                f"data.mean is {list(mean)} and data.std is {list(std)}, but pictures of several columns have "
+                f"{sorted(channels)} channels. Give one number in each.",
+            )
+            spread = 1 if len(channels) > 1 else channels.pop()  # one number for all channels
+            wide = [tuple(values) * spread if len(values) == 1 else tuple(values) for values in (mean, std)]
             self._store |= normalisation(*wide)
         if partition is not None:
             self.client_names = []
@@ -86,16 +102,18 @@ class HuggingFaceData(TensorData, ReadFromFile):
         labels = Labels(y.numpy(), np.arange(len(y)), np.arange(0), self.count_classes(self._store))
         return self._store, self.partition.assign(labels, self.seed)
 
-    def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+    def rows(self, store: Store, index: Tensor) -> tuple[Any, Tensor]:
         x, y = super().rows(store, index)
-        return (scaled(store, x) if self.is_pictures else x), y
+        if not self.pictures:
+            return x, y
+        return in_store({k: scaled(store, v) if k in self.pictures else v for k, v in stored(x).items()}), y
 
     def known_by(self) -> dict[str, Any]:
         """The arguments, with the arrays themselves in place of the object or the folder."""
         arguments = arguments_of(self)
         dataset = arguments["dataset"]
         where = str(dataset) if isinstance(dataset, str | Path) else type(dataset).__name__
-        content = {"source": where, "x": self._store["x"], "y": self._store["y"], "owners": self._owners}
+        content = {"source": where, **stored(in_store(self._store)), "y": self._store["y"], "owners": self._owners}
         return arguments | {"dataset": content}
 
 
@@ -131,6 +149,16 @@ def read_folder(path: Path) -> Any:
             f"data.dataset is {path}, which is not a folder that save_to_disk of the package datasets wrote "
             f"({' '.join(str(error).split())}). Give such a folder, or the object itself."
         ) from error
+
+
+def named(x: list[str] | dict[str, str]) -> dict[str, str]:
+    """Argument of the net -> column."""
+    return x if isinstance(x, dict) else {name: name for name in x}
+
+
+def columns(parts: Sequence[Any], x: str | list[str] | dict[str, str]) -> Any:
+    """The column, or a dict of several."""
+    return column(parts, x, "x") if isinstance(x, str) else {k: column(parts, v, "x") for k, v in named(x).items()}
 
 
 def column(parts: Sequence[Any], name: str, option: str) -> NDArray[Any]:

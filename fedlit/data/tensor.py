@@ -1,11 +1,13 @@
 """TensorData: a user's own arrays, with one column that says which client each sample belongs to.
 
-x is pictures, numbers or token ids; y is labels, numbers to be predicted, or the next token at each position. Errors of
-the arrays are raised here, when the object is made, not hours later in a round.
+x is pictures, numbers or token ids, or several of these; y is labels, numbers to be predicted, or the next token at
+each position. Errors of the arrays are raised here, when the object is made, not hours later in a round.
 """
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from keyword import iskeyword
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 from fedlit.data.base import FederatedDataModule, Store
 from fedlit.data.partition.base import Parts
 from fedlit.errors import DataError, require
+from fedlit.inputs import Inputs, in_store, mapped, tensors
 from fedlit.metrics.measures import NOT_COUNTED
 
 Array = Tensor | NDArray[Any]
@@ -32,18 +35,20 @@ class TensorData(FederatedDataModule):
     The arrays are not copied where that can be avoided, so do not change them afterwards.
 
     Args:
-        x: samples (rows, ...): uint8 (pictures) or floating point, or token ids as any other whole number
+        x: samples (rows, ...): uint8 (pictures) or floating point, or token ids as any other whole number; or a dict or
+            tuple of such arrays and of masks (bool), which the net gets as its keyword or positional arguments
         y: class labels (rows,), whole numbers from 0; or numbers (rows,) or (rows, targets), floating point; or tokens
             (rows, length) in the shape of x, -100 where none is to be guessed
         client: whose sample it is (rows,), whole numbers or strings
         num_classes: number of classes; the largest label + 1 when not given
-        num_tokens: number of tokens in x, and in y where that has the shape of x; the largest one + 1 when not given
+        num_tokens: number of tokens in x, and in y where that has the shape of x; the largest one + 1 when not given;
+            with several inputs, number of tokens in y alone
         common: options of every data set (FederatedDataModule): test_fraction, val_fraction, seed ...
     """
 
     def __init__(
         self,
-        x: Array,
+        x: Array | Mapping[str, Array] | tuple[Array, ...],
         y: Array,
         client: Array,
         *,
@@ -60,9 +65,12 @@ class TensorData(FederatedDataModule):
             num_tokens is None or num_tokens >= 1,
             f"num_tokens is {num_tokens}. Set it to 1 or more, or leave it out to count the tokens.",
         )
-        check_lengths(x=as_array(x), y=as_array(y), client=as_array(client))
-        inputs = samples(as_array(x), num_tokens)
-        self._store = {"x": inputs, "y": targets(as_array(y), inputs, num_classes, num_tokens)}
+        arrays = arrays_of(x)
+        check_lengths(
+            **{input_name(entry): one for entry, one in arrays.items()}, y=as_array(y), client=as_array(client)
+        )
+        self._store = {entry: samples(one, num_tokens, entry) for entry, one in arrays.items()}
+        self._store["y"] = targets(as_array(y), in_store(self._store), num_classes, num_tokens)
         self._num_classes = num_classes if self._store["y"].dim() == 1 else num_tokens
         names, self._owners = np.unique(client_ids(as_array(client)), return_inverse=True)
         self.client_names: list[int | str] = names.tolist()
@@ -72,40 +80,74 @@ class TensorData(FederatedDataModule):
         ends = np.cumsum(np.bincount(self._owners))
         return self._store, Parts(np.split(by_client, ends[:-1]))
 
-    def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+    def rows(self, store: Store, index: Tensor) -> tuple[Any, Tensor]:
         x, y = super().rows(store, index)
-        return (x.to(torch.int64) if is_tokens(x) else x), y
+        return mapped(lambda one: one.to(torch.int64) if is_tokens(one) else one, x), y
 
     def probe_rows(self) -> Tensor:
         """For token ids, the rows with the smallest and the largest one: an embedding must have both."""
-        x = self._store["x"]
-        if not is_tokens(x):
+        tokens = [one.reshape(len(one), -1) for one in tensors(in_store(self._store)) if is_tokens(one)]
+        if not tokens:
             return super().probe_rows()
-        flat = x.reshape(len(x), -1)
-        return torch.stack([flat.amin(1).argmin(), flat.amax(1).argmax()])
+        return torch.stack([row for flat in tokens for row in (flat.amin(1).argmin(), flat.amax(1).argmax())])
 
     def count_classes(self, store: Store) -> int:
         return super().count_classes(store) if self._num_classes is None else self._num_classes
 
 
 def is_tokens(x: Tensor) -> bool:
-    """Whether samples are token ids: whole numbers, but not the bytes of pictures."""
-    return not x.is_floating_point() and x.dtype != torch.uint8
+    """Whether samples are token ids: whole numbers, but not the bytes of pictures or masks."""
+    return not x.is_floating_point() and x.dtype not in (torch.uint8, torch.bool)
 
 
-def samples(x: Array, num_tokens: int | None) -> Tensor:
-    """x as a tensor of its own type, finite throughout; token ids in 0 .. num_tokens - 1."""
-    if type_name(x) not in (*_FLOAT_TYPES, *_LABEL_TYPES):
+def is_several(x: Any) -> TypeGuard[Mapping[str, Array] | tuple[Array, ...]]:
+    """Whether x is several arrays; a tuple of numbers or lists is one."""
+    return isinstance(x, Mapping) or (isinstance(x, tuple) and all(isinstance(one, Tensor | np.ndarray) for one in x))
+
+
+def arrays_of(x: Any) -> dict[str, Array]:
+    """Entry of the store -> array: `x`, or one for each of several inputs."""
+    if not is_several(x):
+        return {"x": as_array(x)}
+    if not x:
+        raise DataError("x is empty. Give a dict or tuple of arrays, one for each input of the net.")
+    wrong = next((name for name in x if not is_argument(name)), None) if isinstance(x, Mapping) else None
+    if wrong is not None:
         raise DataError(
-            f"x has type {type_name(x)}, but samples are uint8 (images), floating point, or whole numbers (token ids). "
-            "Convert it, for example with x.astype('float32') in NumPy or x.float() in torch."
+            f"x has the key {wrong!r}, but the net gets the values of a dict as keyword arguments. Give keys that are "
+            "names of its forward's arguments, such as input_ids; or a tuple of arrays."
+        )
+    return {f"x.{name}": as_array(one) for name, one in (x.items() if isinstance(x, Mapping) else enumerate(x))}
+
+
+def is_argument(name: object) -> bool:
+    """Whether a key can be the name of an argument."""
+    return isinstance(name, str) and name.isidentifier() and not iskeyword(name)
+
+
+def input_name(entry: str) -> str:
+    """The name of a store's entry for errors: x, x['input_ids'] or x[0]."""
+    x, several, name = entry.partition(".")
+    return f"{x}[{int(name) if name.isdigit() else repr(name)}]" if several else x
+
+
+def samples(x: Array, num_tokens: int | None, entry: str = "x") -> Tensor:
+    """x as a tensor of its own type, finite throughout; token ids in 0 .. num_tokens - 1.
+
+    Of several inputs one may be a mask, and `num_tokens` says nothing of them.
+    """
+    name, is_one = input_name(entry), entry == "x"
+    if type_name(x) not in (*_FLOAT_TYPES, *_LABEL_TYPES, *(() if is_one else ("bool",))):
+        raise DataError(
+            f"{name} has type {type_name(x)}, but samples are uint8 (images), floating point, or whole numbers (token "
+            f"ids). Convert it, for example with {name}.astype('float32') in NumPy or {name}.float() in torch."
         )
     tensor = to_tensor(x)
     if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # torch can hardly compute with them
         tensor = tensor.to(torch.int64)
     if is_tokens(tensor):
-        check_range("x", tensor, num_tokens, "token id", "num_tokens")
-    check_finite("x", tensor)
+        check_range(name, tensor, num_tokens if is_one else None, "token id", "num_tokens")
+    check_finite(name, tensor)
     return tensor
 
 
@@ -145,7 +187,7 @@ def damaged_rows(x: Tensor) -> Tensor:
     return (~finite).nonzero()
 
 
-def targets(y: Array, x: Tensor, num_classes: int | None, num_tokens: int | None) -> Tensor:
+def targets(y: Array, x: Inputs, num_classes: int | None, num_tokens: int | None) -> Tensor:
     """y as numbers, as one token for each token of x, or as one label for each row."""
     if type_name(y) in _FLOAT_TYPES:
         return numbers(y, num_classes)
@@ -155,7 +197,7 @@ def targets(y: Array, x: Tensor, num_classes: int | None, num_tokens: int | None
             "regression are floating point. Number the classes, and convert with y.astype('int64') in NumPy or "
             "y.long() in torch."
         )
-    if y.ndim > 1 and is_tokens(x) and tuple(y.shape) == tuple(x.shape):
+    if y.ndim > 1 and any(is_tokens(one) and tuple(y.shape) == tuple(one.shape) for one in tensors(x)):
         return next_tokens(y, num_tokens)
     check_one_per_sample("y", y)
     tensor = to_tensor(y).to(torch.int64)
@@ -231,7 +273,13 @@ def as_array(values: Array) -> Array:
         raise DataError("An array is sparse, quantized or without values. Pass plain ones: x.to_dense() in torch.")
     if np.ma.is_masked(values):
         raise DataError("An array is masked: some of its values do not count. Fill them in, or remove these rows.")
-    return values if isinstance(values, Tensor) else np.asarray(values)
+    try:
+        return values if isinstance(values, Tensor) else np.asarray(values)
+    except ValueError as error:
+        raise DataError(
+            f"A {type(values).__name__} is not an array: its parts have different shapes ({error}). Give one array; or "
+            "x as a dict or tuple of arrays, where the net takes several inputs."
+        ) from error
 
 
 def to_tensor(array: Array) -> Tensor:

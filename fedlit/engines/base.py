@@ -16,12 +16,13 @@ from fedlit.client.cohort import TrainedCohort
 from fedlit.client.local_optimizers import LocalOptimizer, initial_optimizer_state
 from fedlit.client.step import Phase
 from fedlit.engines.progress import TrainingProgress
+from fedlit.inputs import Inputs
 from fedlit.keys import Purpose, Stream
 from fedlit.params import Params, under_prefix, with_prefix
 from fedlit.ranks import Ranks
 
 Store = dict[str, Tensor]
-Rows = Callable[[Store, Tensor], tuple[Tensor, Tensor]]
+Rows = Callable[[Store, Tensor], tuple[Inputs, Tensor]]
 Vary = Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
 

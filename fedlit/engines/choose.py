@@ -6,17 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.func import functional_call
+from torch import nn
 
 from fedlit.client.base import Client
 from fedlit.client.step_errors import ValueReadError
 from fedlit.engines.base import Engine, Rows
-from fedlit.engines.choice import EngineChoice, EngineName, Request, check_same_engine, resumed_request, stays
 from fedlit.engines.compiler import missing_compiler, missing_convolution
 from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
 from fedlit.engines.device import Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.engine_choice import EngineChoice, EngineName, Request, check_same_engine, resumed_request, stays
 from fedlit.engines.forward import CompiledForward, Forward
 from fedlit.engines.native import NativeEngine, missing_lanes
 from fedlit.engines.program import mixes_rows
@@ -25,6 +24,7 @@ from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.step_probe import convolutions, reads_padding, reads_values
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
 from fedlit.errors import require
+from fedlit.inputs import Inputs, call_with, repeated
 from fedlit.params import clone
 from fedlit.ranks import Ranks
 
@@ -63,7 +63,7 @@ def choose(
     planned: np.ndarray,
     per_round: int,
     rounds: int,
-    sample: Tensor,
+    sample: Inputs,
     *,
     shares: Mapping[str, float] | None = None,
     evaluated_rows: int = 0,
@@ -224,7 +224,7 @@ def make_forward(choice: EngineChoice, client: Client, rows: Rows, device: Devic
     return Forward(client, rows, device, ranks)
 
 
-def not_vectorizable(client: Client, sample: Tensor) -> str | None:
+def not_vectorizable(client: Client, sample: Inputs) -> str | None:
     """Why only the sequential engine can train this net, or None."""
     if draws_by_itself(client, sample):
         return "a layer draws random numbers from a stream that lanes and threads would share, as nn.RReLU does"
@@ -246,7 +246,7 @@ def one_lane(client: Client) -> str | None:
     return is_unrolled(client)  # vmap has no rule for LSTM
 
 
-def not_direct_convolutions(client: Client, sample: Tensor) -> str | None:
+def not_direct_convolutions(client: Client, sample: Inputs) -> str | None:
     """Why the compiled program keeps torch's convolutions, or None.
 
     All or none: between direct convolutions and torch's, pictures would have to change their layout and back.
@@ -280,15 +280,15 @@ def check_not_asked_for(request: Request, client: Client, method: str) -> None:
     )
 
 
-def draws_by_itself(client: Client, sample: Tensor) -> bool:
+def draws_by_itself(client: Client, sample: Inputs) -> bool:
     """Whether a training pass of the net draws from torch's generator (nn.RReLU …); keyed dropout does not."""
-    batch = sample.unsqueeze(0).expand(min(client.batch_size, COUNTED_ROWS), *sample.shape)
+    batch = repeated(sample, min(client.batch_size, COUNTED_ROWS))
     training = client.net.training
     client.net.train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.random.get_rng_state()
         with KeyedDropout(torch.tensor(0)):
-            functional_call(client.net, clone(dict(client.net.named_buffers())), (batch,))  # copies: BatchNorm writes
+            call_with(client.net, clone(dict(client.net.named_buffers())), batch)  # copies: BatchNorm writes
         moved = not torch.equal(before, torch.random.get_rng_state())
     client.net.train(training)
     return moved

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlit.client.base import Client
 from fedlit.engines.device import Device
 from fedlit.engines.step_probe import net_passes
+from fedlit.inputs import Inputs, call, repeated
 
 STEP_S, PASS_S, FLOP_S = 5e-4, 1.6e-3, 2e10
 """Rough costs of a sequential step: its overhead, that of every further pass of the net inside it (`task_grad`), and
@@ -36,7 +36,7 @@ class Work:
     planned: np.ndarray
     per_round: int
     rounds: int
-    sample: Tensor
+    sample: Inputs
     flop: float
     """Operations of one pass of the net, forward and backward."""
     device: Device
@@ -83,20 +83,19 @@ def compile_step_s(client: Client) -> float:
     return COMPILE_S + LAYER_S * sum(1 for module in client.net.modules() if [*module.parameters(recurse=False)])
 
 
-def estimated_step_s(client: Client, sample: Tensor, threads: int) -> float:
+def estimated_step_s(client: Client, sample: Inputs, threads: int) -> float:
     """Estimated seconds of a client's sequential step, with counted passes; the mean over its phases."""
     methods, flop = [phase.step_method for phase in client.phases()], step_flop(client, sample)
     return sum(step_s(flop, net_passes(client, method, sample), threads) for method in methods) / len(methods)
 
 
-def step_flop(client: Client, sample: Tensor) -> float:
+def step_flop(client: Client, sample: Inputs) -> float:
     """Floating-point operations of one pass of the net in a local step: about three forward ones over a batch."""
     rows = min(client.batch_size, COUNTED_ROWS)
-    batch = sample.unsqueeze(0).expand(rows, *sample.shape)
     training = client.net.training
     client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
     with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
-        client.net(batch)
+        call(client.net, repeated(sample, rows))
     client.net.train(training)
     return PASSES * float(counter.get_total_flops()) * (client.batch_size / rows)
 

@@ -315,13 +315,13 @@ class DeviceWorker(Worker):
             assert part is not None
             part.copy_(torch.from_numpy(array), non_blocking=True)
 
-    def _take(self, lane: int, row: int, task: CohortWork) -> None:
-        task.out[row].copy_(self.flat[lane])
+    def _take(self, lane: int, row: int, work: CohortWork) -> None:
+        work.out[row].copy_(self.carried_rows[lane])
 
-    def _put(self, lane: int, row: int, task: CohortWork) -> None:
-        self.flat[lane].copy_(task.out[row])
-        one = {name: value[row : row + 1] for name, value in task.context.items()}
-        self.read[lane].copy_(self.context.join(one)[0])
+    def _put(self, lane: int, row: int, work: CohortWork) -> None:
+        self.carried_rows[lane].copy_(work.out[row])
+        one = {name: value[row : row + 1] for name, value in work.context.items()}
+        self.context_rows[lane].copy_(self.context.join(one)[0])
 
 
 _ARRAYS = {torch.int64: np.int64, torch.float64: np.float64}

@@ -2,11 +2,14 @@
 
 torch draws masks from one stream that lanes and threads would share. Here each number of a mask is a hash of (seed,
 round, client, step, call within the step, position in the tensor), in integer arithmetic that is mapped, traced and
-compiled like the rest of a step. Users write `nn.Dropout` and `F.dropout`: inside a step these call this file.
+compiled like the rest of a step. Users write `nn.Dropout`, `F.dropout`, `nn.MultiheadAttention` or
+`F.scaled_dot_product_attention` with a dropout of its own: inside a step these call this file.
 """
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -52,6 +55,46 @@ class KeyedDropout(TorchFunctionMode):
             return F.dropout1d(x, p, training, inplace)
         return self._dropped(x, (*x.shape[:2], *[1] * (x.dim() - 2)), p, training, inplace)
 
+    def attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        *,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """F.scaled_dot_product_attention: every attention weight is set to zero with probability p, or scaled."""
+        if dropout_p == 0:
+            return F.scaled_dot_product_attention(
+                query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if enable_gqa:  # several heads of the query share one of key and value
+            shared = query.shape[-3] // key.shape[-3]
+            key, value = (part.repeat_interleave(shared, -3) for part in (key, value))
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if attn_mask is not None:
+            is_hidden = attn_mask.dtype == torch.bool
+            scores = scores.masked_fill(~attn_mask, -torch.inf) if is_hidden else scores + attn_mask
+        weights = scores.softmax(-1)
+        return self._dropped(weights, weights.shape, dropout_p, True, False) @ value
+
+    def heads(self, *args: Any, **kwargs: Any) -> Any:
+        """F.multi_head_attention_forward, which torch runs without the mode: with this file's functions inside it."""
+        own = {
+            "has_torch_function": lambda _: False,
+            "dropout": partial(KeyedDropout.numbers, self),
+            "scaled_dot_product_attention": partial(KeyedDropout.attention, self),
+        }
+        torchs = F.multi_head_attention_forward
+        ours = FunctionType(torchs.__code__, torchs.__globals__ | own, torchs.__name__, torchs.__defaults__)
+        return ours(*args, **kwargs)
+
     def _dropped(self, x: Tensor, shape: tuple[int, ...], p: float, training: bool, inplace: bool) -> Tensor:
         if not 0 <= p <= 1:
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
@@ -79,8 +122,10 @@ def _mixed(x: Tensor) -> Tensor:
     return x ^ ((x >> 15) & 0x1FFFF)
 
 
-_DROPS: dict[Callable[..., Any], Callable[..., Tensor]] = {
+_DROPS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.dropout: KeyedDropout.numbers,
     F.dropout1d: KeyedDropout.channels,
     F.dropout2d: KeyedDropout.channels,
+    F.scaled_dot_product_attention: KeyedDropout.attention,
+    F.multi_head_attention_forward: KeyedDropout.heads,
 }

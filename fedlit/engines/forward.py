@@ -17,6 +17,7 @@ from fedlit.client.base import Client
 from fedlit.engines.base import Rows, Store, threads
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.device import Device
+from fedlit.inputs import mapped, split
 from fedlit.params import Params
 from fedlit.ranks import Ranks
 
@@ -76,7 +77,7 @@ class Forward:
         if len(pieces) == 1:
             return self.client.score(pieces[0].model, x, y)
         # Copies: the bits of a product may depend on the memory alignment of its input, and so on the pieces before it.
-        parts = [part.clone() for part in torch.split(x, [len(piece.rows) for piece in pieces])]
+        parts = [mapped(torch.clone, part) for part in split(x, [len(piece.rows) for piece in pieces])]
         outputs = [self.client.output(piece.model, part) for piece, part in zip(pieces, parts, strict=True)]
         return self.client.scored(torch.cat(outputs), y)
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fedlit.engines.matmul import TYPES
+
+Loops = Literal["lean", "inductor"]
+"""Which loops, products and convolutions a program has: fedlit's, which are written here, or torch's."""
 
 HEADER = Path(__file__).with_suffix(".h")
 OVERRIDDEN = (

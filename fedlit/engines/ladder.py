@@ -14,8 +14,8 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase
 from fedlit.engines.base import Engine, Solved, TrainData
-from fedlit.engines.choice import EngineChoice
 from fedlit.engines.compiler import CompilerError
+from fedlit.engines.engine_choice import EngineChoice
 from fedlit.errors import ResumeError
 from fedlit.ranks import Ranks
 

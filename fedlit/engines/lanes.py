@@ -86,8 +86,8 @@ class Worker:
         self.run = run
         lanes, per_step, size = program.lanes, program.batches_per_step, program.batch_size
         self.carried, self.context = program.carried, program.context
-        self.flat = like.new_zeros(lanes, sum(self.carried.sizes))
-        self.read = like.new_zeros(lanes, sum(self.context.sizes))
+        self.carried_rows = like.new_zeros(lanes, sum(self.carried.sizes))
+        self.context_rows = like.new_zeros(lanes, sum(self.context.sizes))
         self.schedule = Schedule(
             like.new_zeros(capacity, lanes, per_step * size, dtype=torch.int64),
             like.new_zeros(capacity, lanes, per_step * size),
@@ -106,19 +106,19 @@ class Worker:
         return [part.numpy() for part in self.schedule if part is not None]
 
     @cached_property
-    def _read_rows(self) -> np.ndarray:
-        return self.read.numpy()
+    def _context_array(self) -> np.ndarray:
+        return self.context_rows.numpy()
 
-    def train(self, timeline: list[list[LaneJob]], task: CohortWork) -> None:
+    def train(self, timeline: list[list[LaneJob]], work: CohortWork) -> None:
         """Run all jobs of these lanes."""
-        task = task.for_one_thread()
+        work = work.for_one_thread()
         capacity = len(self.schedule.rows)
         waiting = [list(reversed(jobs)) for jobs in timeline]
-        plans = {job.row: task.plan(job.row) for jobs in timeline for job in jobs}
-        keys = {row: task.keys(row) for row in plans} if self.draws else {}
-        self.flat.zero_()  # idle lanes compute too; their numbers must stay finite
+        plans = {job.row: work.plan(job.row) for jobs in timeline for job in jobs}
+        keys = {row: work.keys(row) for row in plans} if self.draws else {}
+        self.carried_rows.zero_()  # idle lanes compute too; their numbers must stay finite
         for lane in range(len(waiting)):
-            self._load(waiting, lane, task)
+            self._load(waiting, lane, work)
         length = max((jobs[-1].end for jobs in timeline if jobs), default=0)
         ends = sorted({job.end for jobs in timeline for job in jobs})
         for window in range(0, length, capacity):
@@ -127,35 +127,43 @@ class Worker:
             jobs_end = [end for end in ends if window < end < window + capacity]
             for end in [*jobs_end, min(window + capacity, length)]:  # the last is the end of the window
                 if end > now:
-                    with located(lambda: _error_place(task, waiting)):
-                        self.flat = self._advance(task, now - window, end - window)
-                    task.progress.count(steps=(end - now) * sum(1 for jobs in waiting if jobs))
-                    self._swap(waiting, end, task)
+                    with located(lambda: _error_place(work, waiting)):
+                        self.carried_rows = self._advance(work, now - window, end - window)
+                    work.progress.count(steps=(end - now) * sum(1 for jobs in waiting if jobs))
+                    self._swap(waiting, end, work)
                     now = end
 
-    def _advance(self, task: CohortWork, first: int, last: int) -> Tensor:
-        return self.run(self.flat, self.read, task.lr, task.store, self.schedule, self.ticks[first], self.ticks[last])
+    def _advance(self, work: CohortWork, first: int, last: int) -> Tensor:
+        return self.run(
+            self.carried_rows,
+            self.context_rows,
+            work.lr,
+            work.store,
+            self.schedule,
+            self.ticks[first],
+            self.ticks[last],
+        )
 
-    def _swap(self, waiting: list[list[LaneJob]], now: int, task: CohortWork) -> None:
+    def _swap(self, waiting: list[list[LaneJob]], now: int, work: CohortWork) -> None:
         """Copy out the clients that are done, and load the next ones."""
         for lane, jobs in enumerate(waiting):
             if jobs and jobs[-1].end == now:
-                self._take(lane, jobs.pop().row, task)
-                task.progress.count(clients=1)
-                self._load(waiting, lane, task)
+                self._take(lane, jobs.pop().row, work)
+                work.progress.count(clients=1)
+                self._load(waiting, lane, work)
 
-    def _load(self, waiting: list[list[LaneJob]], lane: int, task: CohortWork) -> None:
+    def _load(self, waiting: list[list[LaneJob]], lane: int, work: CohortWork) -> None:
         if waiting[lane]:
-            self._put(lane, waiting[lane][-1].row, task)
+            self._put(lane, waiting[lane][-1].row, work)
 
-    def _take(self, lane: int, row: int, task: CohortWork) -> None:
+    def _take(self, lane: int, row: int, work: CohortWork) -> None:
         """Copy a lane's numbers to its client's row."""
-        task.rows[row] = self.flat.numpy()[lane]  # numpy copies a short row ten times faster
+        work.rows[row] = self.carried_rows.numpy()[lane]  # numpy copies a short row ten times faster
 
-    def _put(self, lane: int, row: int, task: CohortWork) -> None:
+    def _put(self, lane: int, row: int, work: CohortWork) -> None:
         """Copy a client's row, and what its steps read, into a lane."""
-        self.flat.numpy()[lane] = task.rows[row]
-        self.context.write(self._read_rows[lane], task.context_arrays, row)
+        self.carried_rows.numpy()[lane] = work.rows[row]
+        self.context.write(self._context_array[lane], work.context_arrays, row)
 
     def _fill(
         self, timeline: list[list[LaneJob]], plans: dict[int, BatchPlan], keys: dict[int, np.ndarray], window: int
@@ -177,7 +185,7 @@ class Worker:
                         key[in_window, lane] = keys[job.row][in_job]
 
 
-def _error_place(task: CohortWork, waiting: list[list[LaneJob]]) -> str:
+def _error_place(work: CohortWork, waiting: list[list[LaneJob]]) -> str:
     """The round, the step method and all clients that were running, for an error: lanes run together."""
-    clients = sorted(task.clients[jobs[-1].row] for jobs in waiting if jobs)
-    return f"{task.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"
+    clients = sorted(work.clients[jobs[-1].row] for jobs in waiting if jobs)
+    return f"{work.where} of {'client' if len(clients) == 1 else 'one of the clients'} {', '.join(map(str, clients))}"

@@ -73,23 +73,23 @@ class NativeWorker(Worker):
         known = isinstance(self.run, CompiledForm) and not self.context.as_bytes
         return self.run.entry if known else None  # type: ignore[attr-defined]  # a CompiledForm's
 
-    def train(self, timeline: list[list[LaneJob]], task: CohortWork) -> None:
+    def train(self, timeline: list[list[LaneJob]], work: CohortWork) -> None:
         """Run every job of these lanes."""
         if self.entry is None:
-            super().train(timeline, task)
+            super().train(timeline, work)
             return
-        finish(Share(self, timeline, task), task)
+        finish(Share(self, timeline, work), work)
 
-    def rest(self, task: CohortWork) -> list[Tensor]:
+    def rest(self, work: CohortWork) -> list[Tensor]:
         """The program's inputs beside lanes, as this worker's own tensor objects (`CohortWork.for_one_thread`)."""
         assert isinstance(self.run, CompiledForm)
-        if self._store is not task.store:
-            self._store, self._own = task.store, task.for_one_thread().store
-        return self.run.rest(task.lr.clone(), self._own, self.schedule, *self._clock)
+        if self._store is not work.store:
+            self._store, self._own = work.store, work.for_one_thread().store
+        return self.run.rest(work.lr.clone(), self._own, self.schedule, *self._clock)
 
-    def pieces(self, task: CohortWork) -> dict[int, Tensor]:
+    def pieces(self, work: CohortWork) -> dict[int, Tensor]:
         """First column in a lane's row -> the clients' rows that steps read there."""
-        context, dtype = task.context, self.read.dtype
+        context, dtype = work.context, self.context_rows.dtype
         return {columns.start: in_rows(context[name].to(dtype)) for name, columns in self.context.places.items()}
 
     def fill(self, timeline: list[list[LaneJob]], plans: "Plans", window: int) -> None:
@@ -111,21 +111,21 @@ class Share:
     Args:
         worker: the worker.
         timeline: the jobs of each of its lanes.
-        task: what all workers share.
+        work: what all workers share.
     """
 
-    def __init__(self, worker: NativeWorker, timeline: list[list[LaneJob]], task: CohortWork) -> None:
+    def __init__(self, worker: NativeWorker, timeline: list[list[LaneJob]], work: CohortWork) -> None:
         self.worker, self.timeline = worker, timeline
-        self.table = table(timeline, task.plan)
+        self.table = table(timeline, work.plan)
         self.jobs = torch.from_numpy(self.table)
-        self.rest = worker.rest(task)
+        self.rest = worker.rest(work)
         self.now, self.length = 0, int(self.table[:, 3].max(initial=0))
         self.plans: Plans | None = None
-        if task.plan.vary is not None or worker.draws:  # rows are augmented, or steps have masks
+        if work.plan.vary is not None or worker.draws:  # rows are augmented, or steps have masks
             rows = self.table[:, 1].tolist()
-            keys = {row: task.keys(row) for row in rows} if worker.draws else {}
-            self.plans = Plans({row: task.plan(row) for row in rows}, keys)
-        worker.flat.zero_()  # idle lanes compute too; what they hold must stay finite
+            keys = {row: work.keys(row) for row in rows} if worker.draws else {}
+            self.plans = Plans({row: work.plan(row) for row in rows}, keys)
+        worker.carried_rows.zero_()  # idle lanes compute too; what they hold must stay finite
 
     @property
     def is_done(self) -> bool:
@@ -150,19 +150,19 @@ class Share:
         self.now = now
 
 
-def advance(shares: Sequence[Share], task: CohortWork) -> None:
+def advance(shares: Sequence[Share], work: CohortWork) -> None:
     """Train the shares in C++ threads, each to its end or, after PATIENCE_S, to a client's end."""
-    workers, planner = [share.worker for share in shares], task.plan
-    pieces = workers[0].pieces(task)
+    workers, planner = [share.worker for share in shares], work.plan
+    pieces = workers[0].pieces(work)
     until = [share.until() for share in shares]
-    with located(lambda: _unfinished(shares, task)):
+    with located(lambda: _unfinished(shares, work)):
         reached = torch.ops.fedlit_lanes.train(
             workers[0].entry,
-            [worker.flat for worker in workers],
-            [worker.read for worker in workers],
+            [worker.carried_rows for worker in workers],
+            [worker.context_rows for worker in workers],
             [tensor for share in shares for tensor in share.rest],
             [share.jobs for share in shares],
-            task.out,
+            work.out,
             list(pieces.values()),
             list(pieces),
             planner.rows,
@@ -173,7 +173,7 @@ def advance(shares: Sequence[Share], task: CohortWork) -> None:
             PATIENCE_S,
         )
     for share, now in zip(shares, reached, strict=True):
-        share.advance_to(now, task.progress)
+        share.advance_to(now, work.progress)
 
 
 class NativeEngine(VectorizedEngine):
@@ -189,26 +189,26 @@ class NativeEngine(VectorizedEngine):
             self.why_python = "the entry of torch's compiled programs is not found under the name that it had"
         super()._say_who_drives(form)
 
-    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
+    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[LaneJob]]], work: CohortWork) -> None:
         workers = [worker for worker in crew if isinstance(worker, NativeWorker) and worker.entry is not None]
         if len(workers) < len(crew):
-            super()._run_in_threads(crew, shares, task)
+            super()._run_in_threads(crew, shares, work)
             return
-        parts = [Share(worker, share, task) for worker, share in zip(workers, shares, strict=True)]
+        parts = [Share(worker, share, work) for worker, share in zip(workers, shares, strict=True)]
         began = time.monotonic()
         if not self._is_long:
             with threads(1):
-                advance(parts, task)
+                advance(parts, work)
         left = [share for share in parts if not share.is_done]
         if left:
-            self._in_threads([partial(finish, share, task) for share in left])
+            self._in_threads([partial(finish, share, work) for share in left])
         self._is_long = time.monotonic() - began > PATIENCE_S
 
 
-def finish(share: Share, task: CohortWork) -> None:
+def finish(share: Share, work: CohortWork) -> None:
     """Train a share to its end."""
     while not share.is_done:
-        advance([share], task)
+        advance([share], work)
 
 
 def table(timeline: list[list[LaneJob]], planner: Planner) -> np.ndarray:
@@ -225,7 +225,7 @@ def in_rows(value: Tensor) -> Tensor:
     return value if value.dim() == 1 or value[0].is_contiguous() else value.contiguous()
 
 
-def _unfinished(shares: Sequence[Share], task: CohortWork) -> str:
+def _unfinished(shares: Sequence[Share], work: CohortWork) -> str:
     """The clients that were not done when an error arose."""
     rows = [row for share in shares for row in share.table[share.table[:, 3] > share.now, 1]]
-    return f"{task.where} of one of the clients {', '.join(map(str, sorted(task.clients[row] for row in rows)))}"
+    return f"{work.where} of one of the clients {', '.join(map(str, sorted(work.clients[row] for row in rows)))}"

@@ -22,9 +22,11 @@ from torch.func import functional_call, grad, vmap
 from fedlit.client.base import Client
 from fedlit.client.step import Batch, Batches, Phase, StepOutput
 from fedlit.engines.base import Rows, Store
-from fedlit.engines.compiler import Loops, repeat_while, unread_inputs
+from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.matmul import TURNED, are_turned, is_matrix
+from fedlit.inputs import Inputs, mapped, split
 from fedlit.params import Params, clone, under_prefix, with_prefix
 
 Compiles = Literal["loop", "step"]
@@ -132,9 +134,9 @@ def turn(tensors: Params, endings: tuple[str, ...], how: Callable[[Tensor], Tens
 def channels_last(rows: Rows) -> Rows:
     """Gather pictures in oneDNN's layout; otherwise a compiled net changes the layout between its layers."""
 
-    def gathered(store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
+    def gathered(store: Store, index: Tensor) -> tuple[Inputs, Tensor]:
         x, y = rows(store, index)
-        return (x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x), y
+        return mapped(lambda one: one.contiguous(memory_format=torch.channels_last) if one.dim() == 4 else one, x), y
 
     return gathered
 
@@ -238,10 +240,10 @@ class LocalProgram:
     def batches(self, store: Store, index: Tensor, weights: Tensor) -> Batches:
         """The batches of a step, from row numbers and weights ([lanes,] batches_per_step * batch_size)."""
         x, y = self.rows(store, index.reshape(-1))
-        x, y = x.reshape(*index.shape, *x.shape[1:]), y.reshape(*index.shape, *y.shape[1:])
+        x, y = (mapped(lambda one: one.reshape(*index.shape, *one.shape[1:]), part) for part in (x, y))
         if self.batches_per_step == 1:
             return Batch(x, y, weights)
-        parts = (torch.split(tensor, self.batch_size, index.dim() - 1) for tensor in (x, y, weights))
+        parts = (split(part, self.batch_size, index.dim() - 1) for part in (x, y, weights))
         return tuple(Batch(*part) for part in zip(*parts, strict=True))
 
     def cut_batches(self, store: Store, index: Tensor, weights: Tensor) -> Batches:

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass
 
-from fedlit.engines.choice import EngineChoice
+from fedlit.engines.engine_choice import EngineChoice
 
 _OMP_NUM_THREADS = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
 """Read once, as OpenMP does: later, Lightning sets the variable itself when it starts processes."""

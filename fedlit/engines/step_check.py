@@ -12,11 +12,12 @@ from fedlit.engines.program import StepModule
 from fedlit.engines.sequential import gradients
 from fedlit.engines.step_probe import read_by_a_step, training
 from fedlit.errors import located, require
+from fedlit.inputs import Inputs
 from fedlit.metrics.formatting import counted
 from fedlit.params import Params, clone
 
 
-def check_steps(client: Client, x: Tensor, y: Tensor) -> None:
+def check_steps(client: Client, x: Inputs, y: Tensor) -> None:
     """Try the step and the optimiser of every phase once on these rows; a mistake raises an error."""
     client.prepare()
     batch = Batch(x, y, torch.full((len(y),), 1.0 / len(y), dtype=next(client.net.parameters()).dtype))

@@ -22,6 +22,7 @@ from fedlit.engines.convolution import Convolution
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.program import StepModule, mixes_rows
 from fedlit.errors import located
+from fedlit.inputs import Inputs, joined, mapped, repeated
 from fedlit.params import Params, clone
 
 MOST_ROWS = 256
@@ -30,7 +31,7 @@ SHIFT = 0.1
 """How far parameters and states are moved, so that no term vanishes because x_i = z or a state starts at 0."""
 
 
-def reads_values(client: Client, sample: Tensor) -> str | None:
+def reads_values(client: Client, sample: Inputs) -> str | None:
     """The line of a step that asks for a tensor's value (a branch, .item() …), or None; tried for two clients at once.
 
     Other operations that vmap does not support are ignored: a compiled program with one lane does not use vmap.
@@ -53,9 +54,16 @@ def reads_values(client: Client, sample: Tensor) -> str | None:
 
 def _twice(batches: Batches) -> Batches:
     """The same batches for two clients."""
-    if isinstance(batches, Batch):
-        return Batch(*(torch.stack([part] * 2) for part in batches))
-    return tuple(Batch(*(torch.stack([part] * 2) for part in batch)) for batch in batches)
+    pairs = [Batch(*(mapped(_pair, part) for part in batch)) for batch in _each(batches)]
+    return pairs[0] if isinstance(batches, Batch) else tuple(pairs)
+
+
+def _each(batches: Batches) -> tuple[Batch, ...]:
+    return (batches,) if isinstance(batches, Batch) else batches
+
+
+def _pair(value: Tensor) -> Tensor:
+    return torch.stack([value] * 2)
 
 
 @contextmanager
@@ -69,7 +77,7 @@ def training(client: Client) -> Iterator[None]:
         client.net.train(before)
 
 
-def reads_padding(client: Client, sample: Tensor) -> str | None:
+def reads_padding(client: Client, sample: Inputs) -> str | None:
     """The step method whose loss, gradient or states depend on rows of weight 0, or None.
 
     Rows of weight 0 change no bit of a correct step, in any precision: they add exact zeros, in the same order. So a
@@ -84,7 +92,7 @@ def reads_padding(client: Client, sample: Tensor) -> str | None:
         return next((method for method in methods if _differs(client, method, sample)), None)
 
 
-def net_passes(client: Client, method: str, sample: Tensor) -> int:
+def net_passes(client: Client, method: str, sample: Inputs) -> int:
     """How often a step calls the net: once, and once more for every gradient that it computes itself."""
     passes = 0
 
@@ -102,7 +110,7 @@ def net_passes(client: Client, method: str, sample: Tensor) -> int:
     return passes
 
 
-def convolutions(client: Client, sample: Tensor) -> list[Convolution]:
+def convolutions(client: Client, sample: Inputs) -> list[Convolution]:
     """Every convolution of a step, those in the gradients of gradients too."""
     convolved: list[Convolution] = []
 
@@ -118,7 +126,7 @@ def convolutions(client: Client, sample: Tensor) -> list[Convolution]:
     return convolved
 
 
-def _differs(client: Client, method: str, sample: Tensor) -> bool:
+def _differs(client: Client, method: str, sample: Inputs) -> bool:
     with located(f"while {method} was tried on a batch before the first round"):
         first, second = (_tried(client, method, sample, padding) for padding in (1, 2))
         # Masks depend on a number's position in its tensor: if rows are not the first dimension, padding moves it.
@@ -126,7 +134,7 @@ def _differs(client: Client, method: str, sample: Tensor) -> bool:
     return not all(_same(first[name], other[name]) for other in others for name in first)
 
 
-def _tried(client: Client, method: str, sample: Tensor, padding: int) -> Params:
+def _tried(client: Client, method: str, sample: Inputs, padding: int) -> Params:
     """The outputs and gradients of a step; the client and torch's generator are not changed.
 
     `padding` numbers different paddings of the batch; 0 means none.
@@ -156,25 +164,25 @@ def _shifted(value: Tensor, generator: torch.Generator) -> Tensor:
     return value.detach() + SHIFT * torch.rand(value.shape, generator=generator, dtype=value.dtype)
 
 
-def _batches(client: Client, sample: Tensor, padding: int) -> Batches:
+def _batches(client: Client, sample: Inputs, padding: int) -> Batches:
     made = tuple(_batch(client, sample, number, padding) for number in range(client.batches_per_step))
     return made[0] if len(made) == 1 else made
 
 
-def _batch(client: Client, sample: Tensor, number: int, padding: int) -> Batch:
+def _batch(client: Client, sample: Inputs, number: int, padding: int) -> Batch:
     """Half of the rows are real and do not depend on `padding`; each batch of a step has other real rows."""
     rows = min(client.batch_size, MOST_ROWS)
     real = (rows + 1) // 2
-    x = torch.cat([_rows_like(sample, real, seed=number), _rows_like(sample, rows - real, seed=-padding)])
+    x = joined([_rows_like(sample, real, seed=number), _rows_like(sample, rows - real, seed=-padding)])
     y = torch.arange(rows) % 2
     y[real:] = padding % 2
     weights = torch.zeros(rows, dtype=next(client.net.parameters()).dtype)
     weights[:real] = 1.0 / real
     y = client.task.probe_targets(y, lambda: _output(client, x))
-    return Batch(x, y, weights) if padding else Batch(x[:real], y[:real], weights[:real])
+    return Batch(x, y, weights) if padding else Batch(mapped(lambda one: one[:real], x), y[:real], weights[:real])
 
 
-def _output(client: Client, x: Tensor) -> Tensor:
+def _output(client: Client, x: Inputs) -> Tensor:
     """The net's output for these rows, in evaluation mode; its buffers do not change."""
     training = client.net.training
     client.net.eval()
@@ -186,8 +194,22 @@ def _output(client: Client, x: Tensor) -> Tensor:
         client.net.train(training)
 
 
-def _rows_like(sample: Tensor, rows: int, seed: int) -> Tensor:
-    """(rows, …) drawn from the sample's own numbers, so that the net accepts them: tokens, pixels …"""
+def _rows_like(sample: Inputs, rows: int, seed: int) -> Inputs:
+    """(rows, …) drawn from the sample's own numbers, so that the net accepts them: tokens, pixels …
+
+    A mask beside other inputs stays as it is: one that is drawn could hide all tokens of a row.
+    """
+    if isinstance(sample, Tensor):
+        return _drawn_like(sample, rows, seed)
+    made: Inputs = mapped(lambda one: repeated(one, rows) if _is_mask(one) else _drawn_like(one, rows, seed), sample)
+    return made
+
+
+def _is_mask(sample: Tensor) -> bool:
+    return not sample.is_floating_point() and bool(((sample == 0) | (sample == 1)).all())
+
+
+def _drawn_like(sample: Tensor, rows: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.randint(sample.numel(), (rows, sample.numel()), generator=generator)
     made = sample.reshape(-1)[drawn].reshape(rows, *sample.shape)

@@ -16,7 +16,8 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase, state_name
 from fedlit.engines.base import Engine, Rows, Solved, Store, TrainData, batch_rows, threads
-from fedlit.engines.compiler import Loops, compile_program, entry_address
+from fedlit.engines.compiler import compile_program, entry_address
+from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.lanes import CohortWork, LaneJob, LaneProgram, Worker, assign_lanes
 from fedlit.engines.program import Compiles, FlatLayout, LocalProgram, Schedule, channels_last
 from fedlit.errors import located
@@ -73,20 +74,20 @@ class VectorizedEngine(Engine):
     def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
         """Make the workers of a phase and compile their program, for the shapes of the cohort's first client."""
         if cohort.clients:
-            self._crew(client, phase, self._task(client, cohort.take([0]), data, phase))
+            self._crew(client, phase, self._cohort_work(client, cohort.take([0]), data, phase))
 
     def train(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> Solved:
         """Train all clients of the cohort; those with 0 steps do not change."""
-        task = self._task(client, cohort, data, phase)
-        crew = self._crew(client, phase, task)
+        work = self._cohort_work(client, cohort, data, phase)
+        crew = self._crew(client, phase, work)
         steps = cohort.steps.tolist()
         timeline = assign_lanes(steps, self.lanes * self.workers)
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
         self.progress.begin(sum(count > 0 for count in steps), sum(steps))
-        self._run(crew, shares, task)
-        return self._solved(cohort, self._layouts[phase].split(task.out))
+        self._run(crew, shares, work)
+        return self._solved(cohort, self._layouts[phase].split(work.out))
 
-    def _task(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> CohortWork:
+    def _cohort_work(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> CohortWork:
         """The work of a cohort."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
@@ -107,7 +108,7 @@ class VectorizedEngine(Engine):
             progress=self.progress,
         )
 
-    def _run(self, crew: list[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
+    def _run(self, crew: list[Worker], shares: list[list[list[LaneJob]]], work: CohortWork) -> None:
         """Let every worker train its share: in threads if the program is compiled, because its entry releases the GIL.
 
         The eager form runs them one after the other: functional_call changes the shared module for a moment, and
@@ -115,13 +116,13 @@ class VectorizedEngine(Engine):
         """
         if not self.compiled:
             for worker, share in zip(crew, shares, strict=True):
-                worker.train(share, task)
+                worker.train(share, work)
             return
         with self.ranks.without_timeout():  # a compiled window may take long, and runs no user's code
-            self._run_in_threads(crew, shares, task)
+            self._run_in_threads(crew, shares, work)
 
-    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[LaneJob]]], task: CohortWork) -> None:
-        self._in_threads([partial(worker.train, share, task) for worker, share in zip(crew, shares, strict=True)])
+    def _run_in_threads(self, crew: Sequence[Worker], shares: list[list[list[LaneJob]]], work: CohortWork) -> None:
+        self._in_threads([partial(worker.train, share, work) for worker, share in zip(crew, shares, strict=True)])
 
     def _in_threads(self, work: Sequence[Callable[[], None]]) -> None:
         """Run all at once; the calling thread takes the first, which saves a hand-over."""
@@ -159,20 +160,20 @@ class VectorizedEngine(Engine):
             carried={state_name(name): rows for name, rows in under_prefix("state", carried).items()},
         )
 
-    def _crew(self, client: Client, phase: Phase, task: CohortWork) -> list[Worker]:
+    def _crew(self, client: Client, phase: Phase, work: CohortWork) -> list[Worker]:
         """The workers of a phase; made, and their program compiled, on first use."""
         if phase not in self._crews:
-            context = FlatLayout.of(task.context, stacked=True)
+            context = FlatLayout.of(work.context, stacked=True)
             turned = self.compiles == "step" and not self.direct_convolution
             rows = channels_last(self.rows) if turned else self.rows
-            program = LocalProgram(client, phase, rows, self.lanes, self._layouts[phase], context, task.batch_rows)
+            program = LocalProgram(client, phase, rows, self.lanes, self._layouts[phase], context, work.batch_rows)
             program.heartbeat = self.ranks.heartbeat
-            crew = [self.worker(program.eager, program, self.capacity, task.out) for _ in range(self.workers)]
+            crew = [self.worker(program.eager, program, self.capacity, work.out) for _ in range(self.workers)]
             if self.compiled:
                 log.info("compiling the local training, once: 10 s for a small net, up to two minutes for a deep one")
-                where = f"{task.where}, while it was traced and compiled for all clients"
+                where = f"{work.where}, while it was traced and compiled for all clients"
                 with self.ranks.without_timeout(), located(where), self.progress.preparing():
-                    form = CompiledForm(program, crew[0], task, self.direct_convolution, self.compiles, self.loops)
+                    form = CompiledForm(program, crew[0], work, self.direct_convolution, self.compiles, self.loops)
                 run = form if self.compiles == "loop" else step_by_step(form, program)
                 for worker in crew:
                     worker.run, worker.context, worker.draws = run, program.context_read, program.draws
@@ -195,7 +196,7 @@ class CompiledForm:
     Args:
         program: the program.
         worker: one of those that will run it.
-        task: a cohort that they will train.
+        work: a cohort that they will train.
         direct_convolution: whether it has fedlit's convolutions instead of torch's.
         compiles: the loop over steps, or one step.
         loops: which loops and products it has.
@@ -205,16 +206,16 @@ class CompiledForm:
         self,
         program: LocalProgram,
         worker: Worker,
-        task: CohortWork,
+        work: CohortWork,
         direct_convolution: bool,
         compiles: Compiles,
         loops: Loops = "lean",
     ) -> None:
-        self.names = list(task.store)
+        self.names = list(work.store)
         schedule = worker.schedule if compiles == "loop" else worker.schedule.at(0)
-        rest = self.rest(task.lr, task.store, schedule, worker.ticks[0], worker.ticks[1])
-        examples = [worker.flat, worker.read, *rest]
-        traceable = program.traceable(task.store, examples, compiles, loops)
+        rest = self.rest(work.lr, work.store, schedule, worker.ticks[0], worker.ticks[1])
+        examples = [worker.carried_rows, worker.context_rows, *rest]
+        traceable = program.traceable(work.store, examples, compiles, loops)
         self._compiled = compile_program(traceable, examples, direct_convolution=direct_convolution, loops=loops)
         self.entry = entry_address(self._compiled)
         """The address of the program, for callers in C++; None if unknown."""

@@ -25,6 +25,7 @@ from fedlit.data.ragged import Ragged
 from fedlit.engines.base import BatchPlan, plan_batches
 from fedlit.engines.forward import CHUNK, HELD_BYTES
 from fedlit.evaluation.evaluator import Evaluator
+from fedlit.inputs import Inputs, mapped
 from fedlit.keys import Purpose, generator
 from fedlit.params import Params, per_client, row, stack
 
@@ -166,12 +167,12 @@ class Adapter:
         size = batches.index.shape[1]
         is_real = torch.arange(size) < batches.counts[:, None]
 
-        def loss(at: Params, fixed: Params, x: Tensor, y: Tensor, is_real: Tensor) -> Tensor:
+        def loss(at: Params, fixed: Params, x: Inputs, y: Tensor, is_real: Tensor) -> Tensor:
             return (client.row_losses(client.output(at | fixed, x), y) * is_real).sum()
 
         with self.evaluator.evaluating(), device.computing():
             x, y = self.data.plain_rows(store, device.put(batches.index.reshape(-1)))
-            x, y = (part.view(-1, size, *part.shape[1:]) for part in (x, y))
+            x, y = (mapped(lambda one: one.view(-1, size, *one.shape[1:]), part) for part in (x, y))
             sums = vmap(grad(loss))(dict(device.sent(at)), dict(device.sent(fixed)), x, y, device.put(is_real))
         slopes = {name: value / per_client(batches.counts, value) for name, value in device.home(sums).items()}
         return {name: value + client.l2 * at[name] for name, value in slopes.items()} if client.l2 else slopes

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
@@ -256,7 +255,7 @@ class Assembly:
             client.planned_steps(population.sizes.numpy()),
             trained,
             self.rounds,
-            data.rows(data.store, torch.zeros(1, dtype=torch.int64))[0][0],
+            data.sample,
             shares=gatherer.work_shares(cohorts),
             evaluated_rows=CHUNK,
             measured_rows=rows_to_measure(data, evaluations, trained * options.eval_every),

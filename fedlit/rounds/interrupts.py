@@ -60,3 +60,14 @@ class StopRequest:
         self._at_once = True
         if not self._held:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def interrupts_go_through() -> Iterator[None]:
+    """Raise KeyboardInterrupt again where Lightning made exit code 1 of it."""
+    try:
+        yield
+    except SystemExit as ended:
+        if isinstance(ended.__context__, KeyboardInterrupt):
+            raise ended.__context__ from None
+        raise

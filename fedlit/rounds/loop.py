@@ -32,9 +32,8 @@ from fedlit.params import clone, copy_into
 from fedlit.ranks import Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.assembly import Assembly, RoundParts, create_protocol
-from fedlit.rounds.gathering import Gatherer, RoundOptions
+from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.interrupts import StopRequest
-from fedlit.rounds.local_training import LocalTraining
 from fedlit.rounds.protocol import ServerProtocol
 from fedlit.rounds.round import Round
 from fedlit.rounds.run_state import RunState
@@ -334,16 +333,6 @@ class FederatedLoop(_FitLoop):
     def choice(self) -> EngineChoice | None:
         """The engine, once it is chosen."""
         return self.state.choice
-
-    @property
-    def gatherer(self) -> Gatherer:
-        """Makes cohorts."""
-        return self.parts.gatherer
-
-    @property
-    def training(self) -> LocalTraining:
-        """Trains cohorts."""
-        return self.parts.training
 
     @property
     def round_evaluator(self) -> RoundEvaluator:

@@ -1,6 +1,6 @@
 """Combinations of trainer, client and data that make no sense: refused before any work, each with its reason."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,6 +58,30 @@ REFUSED_TRAINER_ARGUMENTS = {
     "use_distributed_sampler": "clients are drawn by trainer.sampler. Leave it out.",
     "sync_batchnorm": "statistics are averaged by the server. Leave it out.",
 }
+
+
+def refuse_lightning_arguments(arguments: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse arguments of Lightning's trainer that make no sense here, each with its reason, and unknown ones."""
+    for name in arguments:
+        reason = REFUSED_TRAINER_ARGUMENTS.get(name)
+        if reason is not None:
+            raise ConfigError(f"trainer.{name} makes no sense in a federated run: {reason}")
+        raise ConfigError(
+            f"FederatedTrainer has no argument '{name}'. {nearest(name, [*known, *REFUSED_TRAINER_ARGUMENTS])}"
+            "help(FederatedTrainer) explains all."
+        )
+
+
+def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedDataModule]:
+    """The client and the data, or a clear error."""
+    if not isinstance(model, Client):
+        raise ConfigError(f"FederatedTrainer.fit got a {type(model).__name__}; give it a fedlit Client such as FedAvg.")
+    if not isinstance(datamodule, FederatedDataModule):
+        raise ConfigError(
+            f"FederatedTrainer.fit got {type(datamodule).__name__} as datamodule; give it a FederatedDataModule such "
+            "as Synthetic, or wrap your arrays in TensorData(x, y, client)."
+        )
+    return model, datamodule
 
 
 def check_run(

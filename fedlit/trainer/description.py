@@ -101,11 +101,10 @@ def describe_client(client: Client, data: FederatedDataModule, *, doubles: bool)
     described = describe(client, "model")
     if client.init_from is not None:
         described["init_args"]["init_from"] = client.init_from.known_by()
-    sample, _ = data.rows(data.store, torch.zeros(1, dtype=torch.int64))
     dtype = next((value.dtype for value in client.net.parameters()), torch.float32)
     described["init_args"]["net"] = {
         **describe_net(client.net, "model.net"),
-        "behaviour": behaviour_of(client.net, sample[0]),
+        "behaviour": behaviour_of(client.net, data.sample),
         "dtype": "float64" if doubles else str(dtype).removeprefix("torch."),
     }
     return described

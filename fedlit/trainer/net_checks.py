@@ -1,14 +1,18 @@
 """Checks of the net and of the first step on the data's own samples, before any work."""
 
+import inspect
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.tasks import Named
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.step_check import check_steps
 from fedlit.engines.step_probe import MOST_ROWS
-from fedlit.errors import ConfigError
+from fedlit.errors import ConfigError, nearest, require
+from fedlit.inputs import Inputs, arguments, call, in_dtype, shapes, tensors
+from fedlit.metrics.formatting import counted
 
 
 def check_frozen(client: Client) -> None:
@@ -28,16 +32,17 @@ def check_frozen(client: Client) -> None:
 def check_net(client: Client, data: FederatedDataModule) -> None:
     """Check that the net takes the data's samples, and that its output fits the task and the targets."""
     x, y = data.rows(data.store, data.probe_rows())
+    check_inputs(x, len(y), type(data).__name__)
+    check_arguments(client.net, x)
     name = type(client.net).__name__
-    dtype = next(client.net.parameters()).dtype
     training = client.net.training
     client.net.eval()
     try:
         with torch.no_grad():
-            output = client.net(x.to(dtype) if x.is_floating_point() else x)
+            output = call(client.net, in_dtype(x, next(client.net.parameters()).dtype))
     except (RuntimeError, IndexError) as error:
         raise ConfigError(
-            f"model.net ({name}) cannot take samples of shape {tuple(x.shape[1:])} from {type(data).__name__}: "
+            f"model.net ({name}) cannot take samples of {shapes(x)} from {type(data).__name__}: "
             f"{str(error).splitlines()[0]}. {advice(x, error)}"
         ) from error
     finally:
@@ -47,12 +52,54 @@ def check_net(client: Client, data: FederatedDataModule) -> None:
         raise ConfigError(misfit)
 
 
-def advice(x: Tensor, error: Exception) -> str:
+def check_inputs(x: object, rows: int, data: str) -> None:
+    """Refuse an x that is neither a tensor nor several with a row for each sample; TensorData has checked its own."""
+    if isinstance(x, Tensor):
+        return
+    require(
+        isinstance(x, dict | tuple) and len(x) > 0,
+        f"x of {data} is a {type(x).__name__}. Give a tensor; or a dict of tensors, which the net gets as keyword "
+        "arguments; or a tuple of them, its positional arguments.",
+    )
+    assert isinstance(x, dict | tuple)
+    for name, value in x.items() if isinstance(x, dict) else enumerate(x):
+        require(
+            isinstance(value, Tensor) and len(value) == rows,
+            f"x[{name!r}] of {data} is {_what(value)}, but each of several inputs is a tensor with one row per sample, "
+            f"here {rows} rows. Repeat what all samples share, or make it a part of the net.",
+        )
+
+
+def _what(value: object) -> str:
+    return f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+
+
+def check_arguments(net: nn.Module, x: Inputs) -> None:
+    """Refuse a net whose forward does not take these inputs."""
+    args, named = arguments(x)
+    signature, name = inspect.signature(net.forward), type(net).__name__
+    try:
+        signature.bind(*args, **named)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "nothing"
+        gets = ", ".join(named) if named else counted(len(args), "input")
+        unknown = next((key for key in named if key not in signature.parameters), None)
+        why = str(error) if unknown is None else f"does not take {unknown!r}"
+        raise ConfigError(
+            f"model.net ({name}) is called with {gets}, as the data have them, but {why}: its forward takes {takes}. "
+            f"{'' if unknown is None else nearest(unknown, [*signature.parameters])}Name the inputs of the data as the "
+            "net does (a dict: its keys; HuggingFaceData: data.x), leave out what it does not take, or change the net."
+        ) from error
+
+
+def advice(x: Inputs, error: Exception) -> str:
     """How to mend a net that cannot take a sample."""
-    if isinstance(error, IndexError) and not x.is_floating_point():
+    tokens = [value for value in tensors(x) if not value.is_floating_point()]
+    if isinstance(error, IndexError) and tokens:
+        first, last = (int(value) for value in torch.cat([one.flatten() for one in tokens]).aminmax())
         return (
-            f"Token ids go from {int(x.min())} to {int(x.max())}: give the net's embedding at least {int(x.max()) + 1} "
-            "entries, or correct the ids."
+            f"Token ids go from {first} to {last}: give the net's embedding at least {last + 1} entries, or correct "
+            "the ids."
         )
     return "Change the net's input size, or the data."
 
@@ -63,5 +110,4 @@ def check_first_steps(client: Client, data: FederatedDataModule) -> None:
     rows = data.load(0, [largest]).train[0][: min(client.batch_size, MOST_ROWS)]
     if len(rows) >= client.fewest_rows:
         x, y = data.rows(data.store, rows)
-        dtype = next(client.net.parameters()).dtype
-        check_steps(client, x.to(dtype) if x.is_floating_point() else x, y)
+        check_steps(client, in_dtype(x, next(client.net.parameters()).dtype), y)

@@ -15,7 +15,8 @@ from functools import cache
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+
+from fedlit.inputs import Inputs, call_with, mapped, tensors
 
 _ROWS = 2
 _CYCLE = 4099
@@ -23,7 +24,7 @@ _CYCLE = 4099
 _STATISTICS = {"running_mean": 0.0, "running_var": 1.0}
 
 
-def behaviour_of(net: nn.Module, sample: Tensor) -> str:
+def behaviour_of(net: nn.Module, sample: Inputs) -> str:
     """The fingerprint: eight hex digits; `sample` is one x of the data, of which only shape and type count."""
     was_training = {module: module.training for module in net.modules()}
     net.eval()
@@ -35,10 +36,10 @@ def behaviour_of(net: nn.Module, sample: Tensor) -> str:
             module.training = mode
 
 
-def answer(net: nn.Module, sample: Tensor) -> Tensor:
+def answer(net: nn.Module, sample: Inputs) -> Tensor:
     """The output for the fixed input, in float64; in the net's own dtype if its forward requires that."""
     dtype = next((value.dtype for value in net.parameters()), torch.float32)
-    whole = not sample.is_floating_point()
+    whole = not any(value.is_floating_point() for value in tensors(sample))
     try:
         return probed(net, sample, torch.float64, whole)
     except IndexError:  # the net uses its floating-point input as indices of a table
@@ -48,16 +49,22 @@ def answer(net: nn.Module, sample: Tensor) -> Tensor:
     return probed(net, sample, dtype, whole)
 
 
-def probed(net: nn.Module, sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
+def probed(net: nn.Module, sample: Inputs, dtype: torch.dtype, whole: bool) -> Tensor:
     """One pass with fixed weights and a fixed input."""
     torch.manual_seed(0)  # for nets that draw in evaluation too
     x = probe(sample, dtype, whole)
-    output: Tensor = functional_call(net, fixed_tensors(net, dtype), (x,))
+    output: Tensor = call_with(net, fixed_tensors(net, dtype), x)
     return output
 
 
-def probe(sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
-    """Input rows of the sample's shape: normal numbers, or the whole numbers 0 and 1, which every vocabulary has."""
+def probe(sample: Inputs, dtype: torch.dtype, whole: bool) -> Inputs:
+    """Input rows of the sample's shape, the same for each tensor of x."""
+    made: Inputs = mapped(lambda one: probe_one(one, dtype, whole or not one.is_floating_point()), sample)
+    return made
+
+
+def probe_one(sample: Tensor, dtype: torch.dtype, whole: bool) -> Tensor:
+    """Normal numbers, or the whole numbers 0 and 1, which every vocabulary has."""
     values = fixed_numbers((_ROWS, *sample.shape), offset=0)
     return (values > 0 if whole else values).to(dtype if sample.is_floating_point() else sample.dtype)
 

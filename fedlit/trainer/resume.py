@@ -6,7 +6,7 @@ from typing import Any
 
 from fedlit.client.base import Client
 from fedlit.data.base import FederatedDataModule
-from fedlit.engines.choice import Request, check_same_engine
+from fedlit.engines.engine_choice import Request, check_same_engine
 from fedlit.errors import ResumeError, RunError, understood
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.checkpoint import LoadedCheckpoint, check_fits, find_checkpoint

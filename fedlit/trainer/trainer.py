@@ -22,10 +22,10 @@ from fedlit.client.step import AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition_plot import draw_partition
-from fedlit.engines.choice import EngineName, Request
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
+from fedlit.engines.engine_choice import EngineName, Request
 from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
-from fedlit.errors import ConfigError, nearest, require
+from fedlit.errors import nearest, require
 from fedlit.evaluation.round_metrics import EXTRA_METRICS
 from fedlit.files import write_json, writing
 from fedlit.recorded import Recorded
@@ -33,6 +33,7 @@ from fedlit.results.config_file import canonical
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.gathering import RoundOptions
+from fedlit.rounds.interrupts import interrupts_go_through
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.server.base import ServerCallback, merge_callbacks
 from fedlit.server.buffer import Buffer
@@ -41,7 +42,12 @@ from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
 from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
-from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS, check_run, evaluation_options
+from fedlit.trainer.configuration_checks import (
+    check_run,
+    checked_parts,
+    evaluation_options,
+    refuse_lightning_arguments,
+)
 from fedlit.trainer.description import check_ranks_agree, describe_run, describe_run_as_in_0_1
 from fedlit.trainer.fit_results import FitResults
 from fedlit.trainer.progress_bar import RoundProgressBar, show_lines
@@ -154,7 +160,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         rank_timeout: float = 60.0,
         **refused: Any,
     ) -> None:
-        refuse_lightning_arguments(refused)
+        refuse_lightning_arguments(refused, FederatedTrainer.__init__.__annotations__)
         require(rounds >= 1, f"trainer.rounds is {rounds}; give 1 or more.")
         require(clients_per_round >= 1, f"trainer.clients_per_round is {clients_per_round}; give 1 or more.")
         require(eval_every >= 1, f"trainer.eval_every is {eval_every}; give 1 or more.")
@@ -410,42 +416,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         folder.close()
 
 
-def checked_parts(model: object, datamodule: object) -> tuple[Client, FederatedDataModule]:
-    """The client and the data, or a clear error."""
-    if not isinstance(model, Client):
-        raise ConfigError(f"FederatedTrainer.fit got a {type(model).__name__}; give it a fedlit Client such as FedAvg.")
-    if not isinstance(datamodule, FederatedDataModule):
-        raise ConfigError(
-            f"FederatedTrainer.fit got {type(datamodule).__name__} as datamodule; give it a FederatedDataModule such "
-            "as Synthetic, or wrap your arrays in TensorData(x, y, client)."
-        )
-    return model, datamodule
-
-
-def refuse_lightning_arguments(arguments: dict[str, Any]) -> None:
-    """Refuse arguments of Lightning's trainer that make no sense here, each with its reason, and unknown ones."""
-    for name in arguments:
-        reason = REFUSED_TRAINER_ARGUMENTS.get(name)
-        if reason is not None:
-            raise ConfigError(f"trainer.{name} makes no sense in a federated run: {reason}")
-        known = [*FederatedTrainer.__init__.__annotations__, *REFUSED_TRAINER_ARGUMENTS]
-        raise ConfigError(
-            f"FederatedTrainer has no argument '{name}'. {nearest(name, known)}help(FederatedTrainer) explains all."
-        )
-
-
 def quiet_lightning() -> None:
     """Hide Lightning's lines about devices, tips and the like; its warnings are still shown."""
     for name in ("pytorch_lightning", "lightning_fabric", "lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
-
-
-@contextmanager
-def interrupts_go_through() -> Iterator[None]:
-    """Raise KeyboardInterrupt again where Lightning made exit code 1 of it."""
-    try:
-        yield
-    except SystemExit as ended:
-        if isinstance(ended.__context__, KeyboardInterrupt):
-            raise ended.__context__ from None
-        raise

@@ -95,6 +95,30 @@ def test_pictures_are_bytes_channels_first_and_normalised(mode: str, channels: i
     np.testing.assert_allclose(x.numpy(), pixels.transpose(0, 3, 1, 2) / 127.5 - 1, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("x", "names"),
+    [
+        (["size", "words"], {"size": "size", "words": "words"}),
+        ({"table": "size", "ids": "words"}, {"table": "size", "ids": "words"}),
+    ],
+)
+def test_several_columns_are_the_arguments_of_the_net(x: Any, names: dict[str, str]) -> None:
+    found, _ = all_rows(ready(x=x))
+    assert list(found) == list(names)
+    for argument, column in names.items():
+        np.testing.assert_allclose(found[argument].numpy(), COLUMNS[column], rtol=1e-6)
+
+
+def test_pictures_beside_numbers_are_normalised_and_the_numbers_are_not() -> None:
+    from PIL import Image
+
+    pixels = np.random.default_rng(0).integers(0, 256, (ROWS, 4, 5), np.uint8)
+    rows = made(face=[Image.fromarray(one, "L") for one in pixels]).cast_column("face", datasets.Image())
+    x, _ = all_rows(ready(rows, x=["face", "size"]))
+    np.testing.assert_allclose(x["face"].numpy(), pixels[:, None] / 127.5 - 1, atol=1e-6)
+    np.testing.assert_allclose(x["size"].numpy(), X, rtol=1e-6)
+
+
 def test_a_run_trains_is_described_and_resumed(tmp_path: Path) -> None:
     for rounds in (1, 2):
         trainer = FederatedTrainer(
@@ -115,6 +139,8 @@ def test_a_run_trains_is_described_and_resumed(tmp_path: Path) -> None:
         ({"x": "shop"}, r"data\.x: the column 'shop' holds text.*tokenizer"),
         ({"y": "shop"}, r"data\.y: the column 'shop' holds text.*class_encode_column\('shop'\)"),
         ({"x": "ragged"}, r"'ragged' have different shapes, such as \(1,\) and \(3,\)"),
+        ({"x": ["size", "sise"]}, r"data\.x is 'sise'.*Did you mean 'size'"),
+        ({"x": ["size", "words"], "y": None}, r"data\.x names several columns.*data\.y must name"),
         ({"client": None}, r"Give data\.client.*or data\.partition"),
         (
             {"y": "price", "client": None, "partition": Dirichlet(num_clients=2)},

@@ -56,6 +56,12 @@ def test_a_task_takes_five_lines_and_has_its_measures_in_report_and_dashboard(
     assert index["measures"][0]["name"] == measures[0]
 
 
+@pytest.mark.usefixtures("workplace")
+def test_a_net_with_two_inputs_trains() -> None:
+    trainer = run(block_below("data.md", "### Several inputs"))["trainer"]
+    assert trainer.summary["rounds"] == 2
+
+
 def test_a_data_set_of_hugging_face_takes_five_lines(workplace: Path) -> None:
     pytest.importorskip("datasets", reason="the package datasets (extra hf) is not installed")
     code = block_below("data.md", "### A data set of Hugging Face")

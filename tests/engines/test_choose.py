@@ -272,7 +272,7 @@ class Counting(ServerCallback):
     steps = 0
 
     def on_cohort_trained(self, trainer: Any, client: Any, cohort: Any) -> None:
-        counted = [trainer.loop.gatherer.all_steps([cohort], phase.work_method) for phase in client.phases()]
+        counted = [trainer.loop.parts.gatherer.all_steps([cohort], phase.work_method) for phase in client.phases()]
         Counting.steps += sum(int(steps.sum()) for steps in counted)
 
 

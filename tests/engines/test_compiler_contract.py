@@ -25,8 +25,8 @@ from fedlit.engines.compiler import (
     entry_address,
     missing_compiler,
     repeat_while,
-    writable,
 )
+from fedlit.engines.program_folder import writable
 
 Program = Callable[..., tuple[Tensor, ...]]
 
@@ -192,7 +192,7 @@ def test_a_full_cache_is_replaced_by_a_folder_that_goes_with_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     tried = iter(["No space left on device", None])
-    monkeypatch.setattr("fedlit.engines.compiler.lack_of_room", lambda folder: next(tried))
+    monkeypatch.setattr("fedlit.engines.program_folder.lack_of_room", lambda folder: next(tried))
     assert writable(tmp_path).name.startswith("fedlit-")
     assert f"{tmp_path} is not used as a cache: No space left on device" in caplog.text
 
@@ -204,7 +204,7 @@ def test_a_folder_that_became_full_while_a_program_was_compiled_is_named(
     monkeypatch.setenv("FEDLIT_CACHE", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored at the end: compile_program sets it
     tried = iter([None, "No space left on device"])
-    monkeypatch.setattr("fedlit.engines.compiler.refusal", lambda folder: next(tried))
+    monkeypatch.setattr("fedlit.engines.program_folder.refusal", lambda folder: next(tried))
     monkeypatch.setattr("fedlit.engines.inductor.compile", no_space)
     with pytest.raises(CompilerError, match=r"into .*inductor-\w+: No space left on device"):
         compile_program(decay, arguments(0, 4))

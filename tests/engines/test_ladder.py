@@ -268,7 +268,7 @@ def wrong(x: Tensor) -> tuple[Tensor, ...]:
 
 @needs_compiler
 @pytest.mark.parametrize("loops", ["lean", "inductor"])
-def test_an_error_of_the_program_itself_is_not_the_compilers(loops: compiler.Loops) -> None:
+def test_an_error_of_the_program_itself_is_not_the_compilers(loops: inductor_loops.Loops) -> None:
     with pytest.raises(StepError, match="a mistake in a step"):
         compile_program(wrong, [torch.ones(3)], loops=loops)
 

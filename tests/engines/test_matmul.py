@@ -12,8 +12,9 @@ from torch import Tensor
 from fedlit import MLP, FedAvg, FedBC
 from fedlit.client.base import Client
 from fedlit.engines import matmul
-from fedlit.engines.compiler import cache_folder, compile_program, missing_compiler, repeat_while
+from fedlit.engines.compiler import compile_program, missing_compiler, repeat_while
 from fedlit.engines.matmul import MOST_TERMS
+from fedlit.engines.program_folder import cache_folder
 from tests.problems import CLASSES, kept_rows, largest_difference, run, tiny_data, weights_of
 
 pytestmark = pytest.mark.skipif(missing_compiler() is not None, reason=str(missing_compiler()))
@@ -196,13 +197,13 @@ def test_weights_that_are_kept_turned_come_to_the_same(maker: str, monkeypatch: 
 
 
 def test_what_another_builder_compiled_is_not_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from fedlit.engines import compiler
+    from fedlit.engines import program_folder
 
     folder = cache_folder()
     (tmp_path / "builder.py").write_text("another one")
-    monkeypatch.setattr(compiler, "BUILDERS", (tmp_path / "builder.py",))
-    compiler.builders_key.cache_clear()
+    monkeypatch.setattr(program_folder, "BUILDERS", (tmp_path / "builder.py",))
+    program_folder.builders_key.cache_clear()
     try:
         assert cache_folder() != folder
     finally:
-        compiler.builders_key.cache_clear()
+        program_folder.builders_key.cache_clear()

@@ -79,7 +79,7 @@ def test_a_plan_is_that_of_numpy(
 
 def engine_of(trainer: FederatedTrainer) -> Engine:
     """What stands on the ladder."""
-    ladder = trainer.loop.training.engine
+    ladder = trainer.loop.parts.training.engine
     assert isinstance(ladder, Ladder)
     return ladder.engine
 
@@ -131,11 +131,11 @@ def test_an_error_in_a_thread_reaches_the_caller_and_the_next_round_runs(monkeyp
     client = fitted.loop.client
     with monkeypatch.context() as patch:
         patch.setattr(type(client), "batches_per_epoch", lambda self, sizes: np.zeros_like(sizes))
-        [cohort] = fitted.loop.gatherer.cohorts(fitted.loop.federation.servers)
+        [cohort] = fitted.loop.parts.gatherer.cohorts(fitted.loop.federation.servers)
         cohort.steps = torch.full_like(cohort.sizes, 3)
         with pytest.raises(RuntimeError, match="without batches"):
-            fitted.loop.training.train([cohort])
-    [cohort] = fitted.loop.gatherer.cohorts(fitted.loop.federation.servers)
-    [again] = fitted.loop.training.train([cohort])
+            fitted.loop.parts.training.train([cohort])
+    [cohort] = fitted.loop.parts.gatherer.cohorts(fitted.loop.federation.servers)
+    [again] = fitted.loop.parts.training.train([cohort])
     assert torch.isfinite(again.losses).all()
     assert engine is engine_of(fitted)

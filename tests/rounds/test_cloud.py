@@ -387,7 +387,7 @@ def test_servers_are_recorded_and_their_waiting_adds_up(tmp_path: Path) -> None:
 def test_a_sync_cloud_is_one_server_with_a_quota_of_every_group() -> None:
     trainer = cloud_run(Problem(SIZES).data, cloud=None, sampler=QuotaSampler(groups=SERVERS))
     assert len(trainer.loop.federation.servers) == 1
-    gathered = trainer.loop.gatherer.cohorts([trainer.loop.server])[0]
+    gathered = trainer.loop.parts.gatherer.cohorts([trainer.loop.server])[0]
     taken = [client for client, reports in zip(gathered.clients, gathered.reports.tolist(), strict=True) if reports]
     assert [sum(client // 4 == group for client in taken) for group in range(SERVERS)] == [ACTIVE] * SERVERS
 

@@ -26,7 +26,7 @@ class ClientLoop(NodeLoop):
         request = self.wire.receive(server)
         started = time.perf_counter()
         time.sleep(request["wait"])
-        [cohort] = self.training.train([cohort_of(request)])
+        [cohort] = self.parts.training.train([cohort_of(request)])
         self.wire.send(server, trained_rows(cohort) | {"seconds": time.perf_counter() - started})
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedlit.engines.compiler import Loops
 from fedlit.engines.device import Accelerator
+from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.program import Compiles
 from fedlit.errors import ResumeError
 from fedlit.metrics.formatting import counted
