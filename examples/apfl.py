@@ -16,7 +16,7 @@ from typing import Any
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
-from fedlit import INITIAL, Batch, Client, Cohort, Personal, ServerCallback, StateSpec, TrainedCohort
+from fedlit import INITIAL, Batch, Client, Cohort, Personal, Phase, ServerCallback, StateSpec, TrainedCohort
 from fedlit.params import Params, dot, per_client, subtract, with_prefix
 
 
@@ -58,25 +58,25 @@ class APFL(Client):
         alpha = (self.alpha - rate * dot(subtract(v, w), slope)).clamp(0, 1) if self.adaptive else self.alpha * 1
         return {"loss": self.task_loss(batch), "own_model": own, "alpha": alpha}
 
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
+        """v̄_i = α_i v_i + (1 - α_i) w_i."""
+        cohort.state |= with_prefix("mixed", mixed(cohort.state["alpha"], cohort.model("own_model"), cohort.params))
+
     def server_callbacks(self) -> list[ServerCallback]:
-        """η goes out, v̄_i is put together."""
-        return [Mixing()]
+        """η goes out."""
+        return [RateOfRound()]
 
     def personal_model(self) -> Personal:
         """v̄_i."""
         return Personal("mixed")
 
 
-class Mixing(ServerCallback):
-    """Tells the clients the learning rate of the round, and mixes their models after it."""
+class RateOfRound(ServerCallback):
+    """Tells the clients the learning rate of the round."""
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """η, after any decay."""
         cohort.sent["rate_now"] = cohort.sent["rate_now"] * 0 + cohort.lr
-
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """v̄_i = α_i v_i + (1 - α_i) w_i."""
-        cohort.state |= with_prefix("mixed", mixed(cohort.state["alpha"], cohort.model("own_model"), cohort.params))
 
 
 def mixed(alpha: Tensor, own: Params, shared: Params) -> Params:

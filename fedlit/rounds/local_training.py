@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort
+from fedlit.client.report import complete_report
 from fedlit.client.step import Phase
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
@@ -61,6 +62,8 @@ class LocalTraining:
         for phase in self.client.phases():
             self.run_phase(cohort, data, phase)
             self.end_phase(cohort, phase)
+        if self.client.report_spec():
+            complete_report(self.client, cohort)
         return cohort.split(cohorts)
 
     def run_phase(self, cohort: TrainedCohort, data: ClientData, phase: Phase) -> None:
