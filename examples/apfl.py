@@ -64,14 +64,14 @@ class APFL(Client):
 
     def server_callbacks(self) -> list[ServerCallback]:
         """η goes out."""
-        return [Rate()]
+        return [RateOfRound()]
 
     def personal_model(self) -> Personal:
         """v̄_i."""
         return Personal("mixed")
 
 
-class Rate(ServerCallback):
+class RateOfRound(ServerCallback):
     """Tells the clients the learning rate of the round."""
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:

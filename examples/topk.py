@@ -12,10 +12,9 @@ Kept per client: e_i, which starts at zero. A number of s_i is sent with its pla
 from typing import Any
 
 import torch
-from pytorch_lightning import Trainer
 from torch import nn
 
-from fedlit import ZEROS, Client, ServerCallback, StateSpec, TrainedCohort
+from fedlit import ZEROS, Client, Phase, StateSpec, TrainedCohort
 from fedlit.params import subtract, with_prefix
 
 
@@ -38,23 +37,8 @@ class TopK(Client):
         """e_i."""
         return {"unsent": ZEROS}
 
-    def server_callbacks(self) -> list[ServerCallback]:
-        """What a client does before it sends."""
-        return [Sparsify(share=self.share)]
-
-
-class Sparsify(ServerCallback):
-    """Sends the largest numbers of e_i + x_i - z, and lets e_i be the others.
-
-    Args:
-        share: k over the numbers of the model.
-    """
-
-    def __init__(self, *, share: float) -> None:
-        self.share = share
-
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """s_i and e_i of every client."""
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
+        """s_i, which is sent, and e_i, which is not."""
         unsent = cohort.model("unsent")
         wanted = {name: unsent[name] + move for name, move in cohort.moves.items()}
         flat = torch.cat([value.flatten(1) for value in wanted.values()], 1)

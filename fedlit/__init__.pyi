@@ -23,11 +23,13 @@ from .client.local_optimizers import ExtrapolatedSGD as ExtrapolatedSGD
 from .client.local_optimizers import LocalAdam as LocalAdam
 from .client.local_optimizers import LocalOptimizer as LocalOptimizer
 from .client.local_optimizers import LocalSGD as LocalSGD
-from .client.states import INITIAL as INITIAL
-from .client.states import RECEIVED as RECEIVED
-from .client.states import ZEROS as ZEROS
+from .client.specs import INITIAL as INITIAL
+from .client.specs import RECEIVED as RECEIVED
+from .client.specs import ZEROS as ZEROS
+from .client.specs import StateSpec as StateSpec
+from .client.specs import at_both as at_both
+from .client.specs import at_server as at_server
 from .client.states import ClientStates as ClientStates
-from .client.states import StateSpec as StateSpec
 from .client.step import Batch as Batch
 from .client.step import Newcomer as Newcomer
 from .client.step import Personal as Personal

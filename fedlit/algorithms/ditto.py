@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort
 from fedlit.client.local_optimizers import LocalSGD
-from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.specs import INITIAL, StateSpec
 from fedlit.client.step import Batch, Newcomer, Personal, Phase
 from fedlit.errors import require
 from fedlit.keys import GeneratorOf

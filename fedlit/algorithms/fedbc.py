@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
-from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.specs import INITIAL, StateSpec, at_server
 from fedlit.client.step import Batch, Phase
 from fedlit.errors import require
 from fedlit.metrics.catalogue import ShownState
@@ -102,9 +102,9 @@ class FedBC(Client):
         return {"loss": task + self.dual * self.distance_to_global(), "task": task}
 
     def state_spec(self) -> StateSpec:
-        """λ_i and γ_i; also x_i if training starts from it."""
-        kept: StateSpec = {"dual": self.dual_init, "tolerance": self.tolerance_init}
-        kept |= {"dual_velocity": 0.0} if self.dual_momentum else {}
+        """λ_i and γ_i, which the server computes; also x_i if training starts from it."""
+        kept: StateSpec = {"dual": at_server(self.dual_init, sent=True), "tolerance": at_server(self.tolerance_init)}
+        kept |= {"dual_velocity": at_server(0.0)} if self.dual_momentum else {}
         return kept | ({"local": INITIAL} if self.start_from == "local" else {})
 
     def phases(self) -> list[Phase]:
@@ -127,11 +127,6 @@ class FedBC(Client):
     def weighting(self) -> Weighting:
         """Eq. 13."""
         return Dual(fallback=self.fallback_weights)
-
-    def traffic(self) -> tuple[int, int]:
-        """Down z; up x_i, n_i and λ_i."""
-        down, up = super().traffic()
-        return down, up + 1
 
 
 def dual_ascent(dual: Tensor, slope: Tensor, lr: float, low: float, high: float) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
-from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.specs import INITIAL, StateSpec, at_both
 from fedlit.client.step import Batch, Phase
 from fedlit.errors import ConfigError, require
 from fedlit.params import Params, scale, subtract, weighted_mean
@@ -115,8 +115,8 @@ class FedBCD(Client):
         return [Phase(start="local")]
 
     def state_spec(self) -> StateSpec:
-        """x_i."""
-        return {"local": INITIAL}
+        """x_i, of which the server reads the last ones of all clients."""
+        return {"local": at_both(INITIAL)}
 
     def sent_spec(self) -> StateSpec:
         """γ_i, which may differ from client to client."""

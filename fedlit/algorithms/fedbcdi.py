@@ -26,7 +26,7 @@ from fedlit.algorithms.fedbcd import BlockAverage, FedBCD
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import ExtrapolatedSGD
-from fedlit.client.states import INITIAL, StateSpec
+from fedlit.client.specs import INITIAL, StateSpec, at_server
 from fedlit.client.step import Batch, Phase
 from fedlit.errors import require
 from fedlit.keys import GeneratorOf
@@ -121,14 +121,22 @@ class FedBCDI(FedBCD):
         """K_i, for the clients that report."""
         return np.where(cohort.reports.numpy(), super().local_work(cohort, planned, generator_of), 0)
 
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
+        """With `momentum_after_pull: reset`, x_prev of a client that reports is x."""
+        if phase.name == "pull" and self.momentum_after_pull == "reset":
+            cohort.optimizer_state = {
+                name: torch.where(per_client(cohort.reports, value), cohort.params[name], value)
+                for name, value in cohort.optimizer_state.items()
+            }
+
     def state_spec(self) -> StateSpec:
         """x_i and the count; also the model that was sent last if the server averages it."""
-        kept = super().state_spec() | {"offline": 0.0}
-        return kept | ({"reported": INITIAL} if self.server_over == "all" else {})
+        kept: StateSpec = {"local": INITIAL, "offline": at_server(0.0, sent=True)}
+        return kept | ({"reported": at_server(INITIAL)} if self.server_over == "all" else {})
 
     def server_callbacks(self) -> list[ServerCallback]:
         """The count, and the server's step unless it is the plain mean of the clients that report."""
-        count = OfflineRounds(reset_momentum=self.momentum_after_pull == "reset")
+        count = OfflineRounds()
         if self.server_over == "active" and self.server_sum == "mean" and not isinstance(self.prox, list):
             return [count]
         step = BlockAverage(
@@ -142,16 +150,9 @@ class FedBCDI(FedBCD):
 
 
 class OfflineRounds(ServerCallback):
-    """Counts the rounds in which clients train without contact, and stores the models that were sent.
-
-    Args:
-        reset_momentum: reset the momentum of the clients that report.
-    """
+    """Counts the rounds in which clients train without contact, and stores the models that were sent."""
 
     role = "offline"
-
-    def __init__(self, *, reset_momentum: bool = False) -> None:
-        self.reset_momentum = reset_momentum
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
         """Add 1 for clients that trained, and reset clients that report to 0."""
@@ -161,5 +162,3 @@ class OfflineRounds(ServerCallback):
             reports = per_client(cohort.reports, value)
             if f"reported.{name}" in cohort.state:
                 cohort.state[f"reported.{name}"] = torch.where(reports, value, cohort.state[f"reported.{name}"])
-            if self.reset_momentum:
-                cohort.optimizer_state[name] = torch.where(reports, value, cohort.optimizer_state[name])

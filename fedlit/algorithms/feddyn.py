@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
-from fedlit.client.states import INITIAL, ZEROS, StateSpec
-from fedlit.client.step import Batch
+from fedlit.client.specs import INITIAL, ZEROS, StateSpec, at_server
+from fedlit.client.step import Batch, Phase
 from fedlit.errors import require
 from fedlit.params import Params, per_client, subtract, weighted_mean, with_prefix
 from fedlit.server.base import ServerCallback
@@ -63,21 +63,29 @@ class FedDyn(Client):
         return {"loss": task - linear + self.prox / 2 * self.distance_to_global(), "task": task}
 
     def state_spec(self) -> StateSpec:
-        """d_i; also θ_i if the mean of all models is measured."""
+        """d_i; the server keeps the last θ_i if the mean of all models is measured."""
         kept: StateSpec = {"gradient": ZEROS}
-        return kept | ({"local": INITIAL} if self.eval_model == "all_mean" else {})
+        return kept | ({"local": at_server(INITIAL)} if self.eval_model == "all_mean" else {})
 
     def sent_spec(self) -> StateSpec:
         """α, which may differ from client to client."""
         return {"prox": self.alpha}
 
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
+        """d_i <- d_i - α (θ_i - z) (eq. 2)."""
+        moves, prox = subtract(cohort.params, cohort.received), cohort.sent["prox"]
+        cohort.state |= with_prefix(
+            "gradient",
+            {name: value - per_client(prox, value) * moves[name] for name, value in cohort.model("gradient").items()},
+        )
+
     def server_callbacks(self) -> list[ServerCallback]:
-        """The callback for eq. 2 and the server's step."""
+        """The callback for h and the server's step."""
         return [DynamicRegularization(alpha=self.alpha, scale_alpha=self.scale_alpha, eval_model=self.eval_model)]
 
 
 class DynamicRegularization(ServerCallback):
-    """Moves d_i of the cohort and h, and subtracts h / α from the average.
+    """Moves h, and subtracts h / α from the average.
 
     Args:
         alpha: α: strength of the regularisation.
@@ -108,19 +116,10 @@ class DynamicRegularization(ServerCallback):
             scale = self.server.sizes.double().mean() / cohort.sizes
             cohort.sent["prox"] = self.alpha * scale.to(cohort.sent["prox"].dtype)
 
-    def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """d_i <- d_i - α (θ_i - z)."""
-        moves = subtract(cohort.params, cohort.received)
-        prox = cohort.sent["prox"]
-        cohort.state |= with_prefix(
-            "gradient",
-            {name: value - per_client(prox, value) * moves[name] for name, value in cohort.model("gradient").items()},
-        )
-
     def on_pseudo_gradient(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """h <- h - α/N sum (θ_j - z); z - mean θ_j + h / α, with θ_j as it was reported."""
-        moves = subtract(cohort.reported, cohort.received)
-        for name, value in moves.items():
+        shared = {name: value for name, value in cohort.reported.items() if name not in cohort.local_tensors}
+        for name, value in subtract(shared, cohort.received).items():
             step = -self.alpha / cohort.population * value[cohort.reports].sum(0)
             self._moved_h[name] = self.h[name] + step if self.h else step
             cohort.pseudo_gradient[name] = cohort.pseudo_gradient[name] + self._moved_h[name] / self.alpha

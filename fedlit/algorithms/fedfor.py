@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
-from fedlit.client.states import ZEROS, StateSpec
+from fedlit.client.specs import ZEROS, StateSpec
 from fedlit.client.step import Batch
 from fedlit.errors import require
 from fedlit.params import Params, dot, subtract
@@ -68,11 +68,6 @@ class FedFor(Client):
     def server_callbacks(self) -> list[ServerCallback]:
         """The callback that keeps G and sends it."""
         return [LastMove()]
-
-    def traffic(self) -> tuple[int, int]:
-        """Down z and G; up the model and n_i."""
-        down, up = super().traffic()
-        return 2 * down, up
 
 
 class LastMove(ServerCallback):

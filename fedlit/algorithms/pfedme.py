@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Selection
-from fedlit.client.states import RECEIVED, StateSpec
+from fedlit.client.specs import RECEIVED, StateSpec
 from fedlit.client.step import Batch, Newcomer, Personal, Phase
 from fedlit.errors import require
 from fedlit.params import Params, sq_norm, subtract

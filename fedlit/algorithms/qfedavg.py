@@ -57,8 +57,3 @@ class QFedAvg(Client):
     def weighting(self) -> QFFL:
         """The weighting with Algorithm 2's server step."""
         return QFFL(q=self.q, lipschitz=self.lipschitz, sample_weighted=self.sample_weighted)
-
-    def traffic(self) -> tuple[int, int]:
-        """Down z; up the model and h_k, whose F_k it holds."""
-        down, up = super().traffic()
-        return down, up + 1

@@ -15,16 +15,15 @@ unless `allow_momentum` is set, which divides by that length.
 
 from typing import Any, Literal
 
-import torch
 from pytorch_lightning import Trainer
 from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
-from fedlit.client.states import ZEROS, StateSpec
-from fedlit.client.step import Batch
+from fedlit.client.specs import ZEROS, StateSpec
+from fedlit.client.step import Batch, Phase
 from fedlit.errors import require
-from fedlit.params import Params, expand, per_client, subtract, under_prefix, with_prefix
+from fedlit.params import Params, expand, per_client, subtract, with_prefix
 from fedlit.server.base import ServerCallback
 
 
@@ -81,29 +80,38 @@ class Scaffold(Client):
         """c."""
         return {"server_control": ZEROS}
 
-    def server_callbacks(self) -> list[ServerCallback]:
-        """The callback for eq. 4 and 5."""
-        return [ControlVariates(option=self.option, momentum=self.momentum)]
+    def report_spec(self) -> StateSpec:
+        """c_i+ - c_i."""
+        return {"control_change": ZEROS}
 
-    def traffic(self) -> tuple[int, int]:
-        """Down x and c; up the model, c_i+ - c_i and n_i."""
-        down, up = super().traffic()
-        return 2 * down, up + down
+    def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
+        """Renew c_i (eq. 4), and report its change."""
+        old = self.shared(cohort.model("control"))
+        new = self.shared(cohort.grad_received) if self.option == "I" else self.mean_gradients(cohort)
+        cohort.state |= with_prefix("control", new)
+        cohort.reported_rows = with_prefix("control_change", subtract(new, old))
+
+    def mean_gradients(self, cohort: TrainedCohort) -> Params:
+        """Option II: c_i - c + (x - y) / (K lr)."""
+        control, server = cohort.model("control"), cohort.sent_model("server_control")
+        lengths = cohort.lr_sums * path_lengths(cohort.steps, self.momentum) / cohort.steps.clamp(min=1)
+        paths = self.shared(subtract(cohort.received, cohort.params))
+        return {
+            name: control[name] - server[name] + path / per_client(lengths, path).to(path.dtype)
+            for name, path in paths.items()
+        }
+
+    def server_callbacks(self) -> list[ServerCallback]:
+        """The callback for eq. 5."""
+        return [ControlVariates()]
 
 
 class ControlVariates(ServerCallback):
-    """Sends c, renews the cohort's c_i, and moves c by the mean of their changes over all N clients.
-
-    Args:
-        option: by the gradient at the received model (I), or by the path that the client took (II).
-        momentum: of the local steps; the length of a path depends on it.
-    """
+    """Sends c, and moves it by the mean of the changes of c_i over all N clients."""
 
     role = "control"
 
-    def __init__(self, *, option: Literal["I", "II"] = "II", momentum: float = 0.0) -> None:
-        self.option = option
-        self.momentum = momentum
+    def __init__(self) -> None:
         self.control: Params = {}
         self._change: Params = {}
 
@@ -113,24 +121,9 @@ class ControlVariates(ServerCallback):
             cohort.sent |= with_prefix("server_control", expand(self.control, len(cohort.clients)))
 
     def on_cohort_trained(self, trainer: Trainer, client: Client, cohort: TrainedCohort) -> None:
-        """Eq. 4 for every client that took a step, and the change of c in eq. 5, from those that report."""
-        old, sent = cohort.model("control"), under_prefix("server_control", cohort.sent)
-        lengths = cohort.lr_sums * path_lengths(cohort.steps, self.momentum) / cohort.steps.clamp(min=1)
-        new = {
-            name: torch.where(
-                per_client(cohort.steps > 0, value), self._renewed(name, value, sent[name], cohort, lengths), value
-            )
-            for name, value in old.items()
-        }
-        cohort.state |= with_prefix("control", new)
-        changes = {name: (new[name] - old[name])[cohort.reports].sum(0) for name in old}
-        self._change = {name: value / cohort.population for name, value in changes.items()}
-
-    def _renewed(self, name: str, control: Tensor, server: Tensor, cohort: TrainedCohort, lengths: Tensor) -> Tensor:
-        if self.option == "I":
-            return cohort.grad_received[name]
-        path = cohort.received[name] - cohort.params[name]
-        return control - server + path / per_client(lengths, path).to(path.dtype)
+        """The change of c in eq. 5, from those that report."""
+        changes = cohort.reported_model("control_change")
+        self._change = {name: value[cohort.reports].sum(0) / cohort.population for name, value in changes.items()}
 
     def on_server_step_end(self, trainer: Trainer, client: Client, cohort: WeighedCohort) -> None:
         """Replace c, now that the server has stepped (eq. 5)."""

@@ -28,7 +28,7 @@ from fedlit.client.cohort_stack import (
     stacked_fields,
     take_rows,
 )
-from fedlit.params import Params, stacked_sq_norm, under_prefix
+from fedlit.params import Params, concat_all_rows, stacked_sq_norm, under_prefix
 
 C = TypeVar("C", bound="Cohort")
 
@@ -215,10 +215,13 @@ class TrainedCohort(Cohort):
     discounts = Stacked[Tensor](lambda: _NO_NUMBERS)
     """(clients,) s_i, which scales each client's move if some received older models than z; else empty."""
     sent_params = Stacked[Params](dict, apart=True)
-    """What each client sends instead of x_i, by parameter; a callback that compresses fills it in on_cohort_trained.
+    """What each client sends instead of x_i, by parameter; a client that compresses fills it in on_phase_end.
     The server averages it, and the client keeps x_i. A parameter that is not in it is sent unchanged."""
     sent_bytes = Stacked[Tensor](lambda: _NO_NUMBERS)
     """(clients,) bytes of each client's sent model, for comm/up_mb; empty if models are sent uncompressed."""
+
+    reported_rows = Stacked[Params](dict)
+    """What each client sends besides x_i (`Client.report_spec`), filled in on_phase_end; named as in `state`."""
 
     @classmethod
     def begin(cls, cohort: Cohort) -> "TrainedCohort":
@@ -263,6 +266,14 @@ class TrainedCohort(Cohort):
         losses, sizes = self.losses.numpy().astype(np.float64), self.sizes.numpy() * (self.steps.numpy() > 0)
         return float(np.where(sizes > 0, losses, 0.0) @ sizes / sizes.sum()) if sizes.any() else float("nan")
 
+    def reported_model(self, name: str) -> Params:
+        """Stacked: the whole model that was reported as `name`, as a parameter dict."""
+        return under_prefix(name, self.reported_rows)
+
+    def sent_model(self, name: str) -> Params:
+        """Stacked: the whole model that the server sent as `name`, as a parameter dict."""
+        return under_prefix(name, self.sent)
+
     def start_of(self, start: str) -> tuple[Params, Params]:
         """As in the base; `trained` is the model after the previous phase."""
         return (self.params, self.buffers) if start == "trained" else super().start_of(start)
@@ -277,6 +288,8 @@ class TrainedCohort(Cohort):
         if len(cohorts) == 1:
             return [self]
         before, joined = stack_of(cohorts), self.filled()
+        if self.sent_params:
+            joined["sent_params"] = self.sent_params
         is_unread = {name: not any(name in cohort.parts for cohort in cohorts) for name in joined}
         models = {} if before is None else {k: v for k, v in before.models.items() if k not in before.fields}
         models = {name: value for name, value in models.items() if is_unread[name]}
@@ -298,7 +311,10 @@ class TrainedCohort(Cohort):
             round: the server's present round.
             population: the number of the server's clients.
         """
-        return replace(cls.join(reports), round=round, population=population)
+        joined = cls.join(reports)
+        if len(reports) > 1 and reports[0].sent_params:
+            joined.sent_params = concat_all_rows([report.sent_params for report in reports])
+        return replace(joined, round=round, population=population)
 
     @contextmanager
     def untrained_rows_restored(self) -> Iterator[None]:

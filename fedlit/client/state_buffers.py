@@ -8,7 +8,15 @@ from torch import Tensor
 
 from fedlit.client.cohort import Cohort
 from fedlit.client.lightning_client import LightningClient
-from fedlit.client.states import INITIAL, RECEIVED, ModelRow, StateSpec, check_state_names
+from fedlit.client.specs import (
+    INITIAL,
+    RECEIVED,
+    FirstValues,
+    ModelRow,
+    StateSpec,
+    check_state_names,
+    first_values,
+)
 from fedlit.client.step import Batches, StepOutput, TensorGroup, buffer_name, parse_step_output
 from fedlit.client.step_errors import changed_in_place, check_step_output, explain_step_error
 from fedlit.errors import ConfigError
@@ -22,12 +30,27 @@ class StateBuffers(LightningClient):
     """Above 1, a step gets a tuple of that many independent batches."""
 
     def state_spec(self) -> StateSpec:
-        """Rows kept per client with their initial value: a number, or RECEIVED, INITIAL, ZEROS for a whole model."""
+        """Rows kept per client with their initial value: a number, or RECEIVED, INITIAL, ZEROS for a whole model.
+
+        They live with the client, unless the value is wrapped in `at_server` or `at_both`.
+        """
         return {}
 
     def sent_spec(self) -> StateSpec:
         """What the server sends besides z, declared as in `state_spec`; a callback fills it in `cohort.sent`."""
         return {}
+
+    def report_spec(self) -> StateSpec:
+        """What a client sends besides x_i: a number, or ZEROS for a whole model; what it sends without a local step.
+
+        `on_phase_end` fills it in `cohort.reported_rows`. A name of `state_spec` means that state as it is after
+        training, which nobody has to fill.
+        """
+        return {}
+
+    def first_values(self) -> FirstValues:
+        """`state_spec` without the places where states live."""
+        return first_values(self.state_spec())
 
     def carried_states(self) -> tuple[str, ...]:
         """States that a step changes and returns, for the next step to read."""
@@ -54,7 +77,7 @@ class StateBuffers(LightningClient):
         params = {name: value.detach() for name, value in self.net.named_parameters()}
         self.received = TensorGroup(params)
         like = next(iter(params.values()))
-        for name, initial in (self.state_spec() | self.sent_spec()).items():
+        for name, initial in (self.first_values() | first_values(self.sent_spec())).items():
             if isinstance(initial, ModelRow):
                 self.add_module(name, TensorGroup(params))
             else:
@@ -70,9 +93,10 @@ class StateBuffers(LightningClient):
         if self.is_prepared:
             return
         attributes = {*dir(type(self)), *vars(self), *self._parameters, *self._buffers, *self._modules}
-        check_state_names(type(self).__name__, self.state_spec(), self.sent_spec(), self.carried_states(), attributes)
+        kept, sent = self.first_values(), first_values(self.sent_spec())
+        check_state_names(type(self).__name__, kept, sent, self.carried_states(), attributes)
 
-    def initial_rows(self, spec: StateSpec, received: Params, initial: Params) -> dict[str, Tensor]:
+    def initial_rows(self, spec: FirstValues, received: Params, initial: Params) -> dict[str, Tensor]:
         """Stacked: the first values of a spec, for clients that received these models; `initial` is z^0."""
         if not spec:
             return {}

@@ -4,10 +4,9 @@ Only clients that have taken part have rows, of numbers or of whole models. Rows
 can be in a file instead (`client/row_store.py`). Nothing here knows an algorithm.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +15,13 @@ from torch import Tensor
 
 from fedlit.client.row_layout import RowLayout
 from fedlit.client.row_store import RowStore, chunks
+from fedlit.client.specs import INITIAL as INITIAL
+from fedlit.client.specs import RECEIVED as RECEIVED
+from fedlit.client.specs import ZEROS as ZEROS
+from fedlit.client.specs import ModelRow as ModelRow
+from fedlit.client.specs import StateSpec as StateSpec
 from fedlit.client.states_location import check_room
-from fedlit.errors import require
 from fedlit.ranks import Ranks
-
-
-class ModelRow(Enum):
-    """Initial value of a state that is a whole model."""
-
-    RECEIVED = "the server's model z at the client's first participation"
-    INITIAL = "the server's model z before the first round"
-    ZEROS = "zeros"
-
-
-RECEIVED, INITIAL, ZEROS = ModelRow
-
-StateSpec = dict[str, float | ModelRow]
 
 
 @dataclass(frozen=True)
@@ -50,68 +40,6 @@ class _Disk:
 
     folder: Path
     ranks: Ranks
-
-
-RESERVED = {
-    "received": "the received model",
-    "trained": "the model of the phase before",
-    "global": "the server's model, as a choice of personal model",
-    "own": "the tensors of keep_local",
-    "memory": "the local optimiser's state",
-    "loss": "the loss in a step's dict",
-    "task": "the logged loss in a step's dict",
-}
-"""Names that already mean something else in rows, phases or steps."""
-
-
-def check_state_names(
-    client: str, kept: StateSpec, sent: StateSpec, carried: Collection[str], attributes: Collection[str]
-) -> None:
-    """Refuse names of states that are taken already.
-
-    Args:
-        client: the class that declares them.
-        kept: its `state_spec`.
-        sent: its `sent_spec`.
-        carried: its `carried_states`.
-        attributes: names of the attributes that the client has already.
-    """
-    for name in carried:
-        require(
-            name in kept, f"{client} carries a state named '{name}', but its state_spec() lacks it. Declare it there."
-        )
-    for name, initial in [*kept.items(), *sent.items()]:
-        what = f"{client}.{'state_spec' if name in kept else 'sent_spec'}() declares a state named '{name}', but"
-        require(
-            not (name in kept and name in sent), f"{what} in both state_spec() and sent_spec(). Rename one of them."
-        )
-        require(name not in RESERVED, f"{what} that name means {RESERVED.get(name)}. Choose another name.")
-        require(name.isidentifier(), f"{what} a step reads it as self.<name>. Choose a Python name, without dots.")
-        require(
-            name not in attributes,
-            f"{what} {client}.{name} is something else already: an attribute that __init__ sets, or one of Client's. "
-            f"In a step self.{name} would mean both. Choose another name, such as 'own_{name}'; if __init__ sets the "
-            "state's first value, leave that line out.",
-        )
-        require(
-            name != "local" or isinstance(initial, ModelRow),
-            f"{what} 'local' is x_i, a whole model, and here it starts as {initial}. Give RECEIVED, INITIAL or ZEROS, "
-            "or choose another name.",
-        )
-
-
-def number_states(spec: StateSpec) -> list[str]:
-    """Names of the states that are one number for each client."""
-    return [name for name, initial in spec.items() if not isinstance(initial, ModelRow)]
-
-
-def row_names(spec: StateSpec, model: Collection[str]) -> list[str]:
-    """Names of the rows of a spec: one for a number, one per parameter for a whole model."""
-    return [
-        row
-        for name, initial in spec.items()
-        for row in ([f"{name}.{key}" for key in model] if isinstance(initial, ModelRow) else [name])
-    ]
 
 
 class ClientStates:

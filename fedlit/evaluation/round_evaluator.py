@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
-from fedlit.client.states import number_states
+from fedlit.client.specs import number_states
 from fedlit.client.step import Adaptation, FinetuneFrom, Personal
 from fedlit.client.tasks import LOSSES
 from fedlit.data.base import FederatedDataModule
@@ -163,7 +163,7 @@ class RoundEvaluator:
         values |= self.extra_of_users()
         if parts.finetuned:
             values |= local_metrics(self.finetuned_models(users, number), measures, "finetuned")
-        numbers = number_states(self.client.state_spec())
+        numbers = number_states(self.client.first_values())
         scores = (users if is_whole else None, local, personal)
         return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)
 

@@ -9,7 +9,8 @@ import torch
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
-from fedlit.client.states import ClientStates, number_states
+from fedlit.client.specs import number_states
+from fedlit.client.states import ClientStates
 from fedlit.data.base import FederatedDataModule
 from fedlit.metrics.catalogue import MODELS, ShownState, Statistic
 from fedlit.metrics.measures import Measure
@@ -118,7 +119,7 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
 
 def state_curves(client: Client) -> dict[str, Mapping[str, Statistic]]:
     """State -> its curves, for every state that is one number."""
-    states = {name: client.shown_states.get(name, ShownState()) for name in number_states(client.state_spec())}
+    states = {name: client.shown_states.get(name, ShownState()) for name in number_states(client.first_values())}
     return {name: state.named(name).curves or {} for name, state in states.items()}
 
 

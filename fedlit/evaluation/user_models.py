@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 from torch import Tensor
 
 from fedlit.client.base import Client
-from fedlit.client.states import INITIAL, ClientStates
+from fedlit.client.specs import INITIAL
+from fedlit.client.states import ClientStates
 from fedlit.params import Params
 
 
@@ -51,7 +52,7 @@ class UserModels:
     ) -> "UserModels":
         """The models of a run of this algorithm, which began with the model `initial`."""
         name = client.personal_model().model
-        starts_there = name != "local" and client.state_spec().get(name) is INITIAL  # x_i is z until it is trained
+        starts_there = name != "local" and client.first_values().get(name) is INITIAL  # x_i is z until it is trained
         untouched = initial if starts_there else None
         return cls(
             z, states, personal=name, local_tensors=client.local_tensors, untouched=untouched, keeps_local=keeps_local

@@ -14,7 +14,7 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, Selection
 from fedlit.client.cohort_stack import CohortStack
 from fedlit.client.local_optimizers import initial_optimizer_state
-from fedlit.client.states import row_names
+from fedlit.client.specs import first_values, row_names
 from fedlit.client.states_location import StatesPlace
 from fedlit.clock import Clock
 from fedlit.clock.clock import split_by_counts
@@ -165,7 +165,7 @@ class Gatherer:
         if client.local_tensors:
             models = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
             stack.fields |= dict(zip(("received", "received_buffers"), models, strict=True))
-        kept, sent = client.state_spec(), client.sent_spec()
+        kept, sent = client.first_values(), first_values(client.sent_spec())
         if kept or sent:
             stack.fields["received"] = stack.all("received")
         received = stack.fields.get("received", {})

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort
+from fedlit.client.report import complete_report
 from fedlit.client.step import Phase
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
@@ -57,6 +58,8 @@ class LocalTraining:
 
     def _train_together(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
         cohort = self.solve(Cohort.join(cohorts), self.client.phases())
+        if self.client.report_spec():
+            complete_report(self.client, cohort)
         return cohort.split(cohorts)
 
     def solve(self, gathered: Cohort, phases: Sequence[Phase]) -> TrainedCohort:

@@ -283,7 +283,7 @@ class FederatedLoop(_FitLoop):
     @property
     def uses_initial(self) -> bool:
         """Whether z^0 is still needed later: by a client that takes part for the first time, or by a callback."""
-        return INITIAL in self.client.state_spec().values() or any(c.uses_initial for c in self.server.callbacks)
+        return INITIAL in self.client.first_values().values() or any(c.uses_initial for c in self.server.callbacks)
 
     def _publish(self, values: dict[str, float]) -> None:
         """Give the values to callbacks (callback_metrics) and loggers, with the round as explicit step."""

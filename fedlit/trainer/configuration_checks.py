@@ -9,7 +9,7 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from fedlit.client.base import Client
 from fedlit.client.net_parts import check_part
-from fedlit.client.states import number_states
+from fedlit.client.specs import check_places, check_reported, number_states
 from fedlit.client.step import Adaptation, AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
@@ -184,8 +184,11 @@ def check_weighting(client: Client, weighting: Weighting) -> None:
 
 
 def check_states(client: Client) -> None:
-    """Refuse a state that has the name of another column of clients.parquet or of the dashboard."""
-    for name in number_states(client.state_spec()):
+    """Refuse a state that lives where it cannot, or has the name of another column of clients.parquet."""
+    name, kept = type(client).__name__, client.state_spec()
+    check_places(name, kept, {*client.carried_states(), *(phase.writes for phase in client.phases())})
+    check_reported(name, kept, client.sent_spec(), client.report_spec())
+    for name in number_states(client.first_values()):
         if name in (*record_columns(client.task.measures), "own", "gain"):
             raise ConfigError(
                 f"{type(client).__name__} keeps a number called '{name}' for each client, but the records of "

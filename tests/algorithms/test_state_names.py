@@ -18,6 +18,7 @@ FILES = sorted(
     path for kind in ("py", "js", "html") for path in ROOT.rglob(f"*.{kind}") if path.parent != ROOT / "algorithms"
 )
 MODELS = {"RECEIVED", "INITIAL", "ZEROS"}
+SPECS = ("state_spec", "sent_spec", "report_spec")
 KINDS = {"local", "personal"}
 """Kinds of models that every algorithm has: x_i, and the one that is measured as personal/*."""
 ALLOWED = {
@@ -34,11 +35,12 @@ def declared() -> Iterator[tuple[str, bool]]:
     """(name, whether it is a number) of every entry of a spec, whichever options it takes to have it."""
     for path in ALGORITHMS:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.name in ("state_spec", "sent_spec"):
+            if isinstance(node, ast.FunctionDef) and node.name in SPECS:
                 for spec in (inner for inner in ast.walk(node) if isinstance(inner, ast.Dict)):
                     for key, value in zip(spec.keys, spec.values, strict=True):
                         assert isinstance(key, ast.Constant), f"{path.name} has a state without a name"
-                        yield key.value, not (isinstance(value, ast.Name) and value.id in MODELS)
+                        first = value.args[0] if isinstance(value, ast.Call) else value  # at_server(first)
+                        yield key.value, not (isinstance(first, ast.Name) and first.id in MODELS)
 
 
 STATES = dict(declared())

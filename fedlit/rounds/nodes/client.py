@@ -31,7 +31,8 @@ class ClientLoop(NodeLoop):
 
 
 _SENT = ("reports", "sizes", "steps", "received", "received_buffers", "state", "sent", "optimizer_state")
-_TRAINED = ("steps_taken", "losses", "params", "buffers", "state", "optimizer_state")
+_MEASURED = ("risk_received", "grad_received")
+_TRAINED = ("steps_taken", "losses", "params", "buffers", "state", "optimizer_state", "reported_rows")
 
 
 def request_of(cohort: Cohort, positions: list[int], wait: float) -> Message:
@@ -39,7 +40,7 @@ def request_of(cohort: Cohort, positions: list[int], wait: float) -> Message:
     part = cohort.take(positions)
     return {
         **{name: getattr(part, name) for name in ("round", "run_round", "population", "clients", "draw_rounds", "lrs")},
-        "stacked": {name: getattr(part, name) for name in _SENT},
+        "stacked": {name: value for name, value in part.filled().items() if name in (*_SENT, *_MEASURED)},
         "local_tensors": sorted(part.local_tensors),
         "wait": wait,
     }
