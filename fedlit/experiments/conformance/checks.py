@@ -102,7 +102,7 @@ def new(make: Make, problem: Problem = TINY) -> Client:
 def engines_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY, **engine: Any) -> Measured:
     """Sequential against vectorized, forced, in all that a run comes to; `engine` may hold how it is to be compiled."""
     reference = everything(trained(new(make, problem), problem, **trainer))
-    several = {"lanes": 2, "workers": 2} if one_lane(new(make, problem)) is None else {}
+    several: dict[str, Any] = {"lanes": 2, "workers": 2} if one_lane(new(make, problem)) is None else {}
     fast = trained(new(make, problem), problem, engine="vectorized", **several, **engine, **trainer)
     choice = fast.loop.choice
     assert choice is not None
