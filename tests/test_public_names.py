@@ -116,6 +116,8 @@ PUBLIC = [
     "LocalAdam",
     "ExtrapolatedSGD",
     "StateSpec",
+    "at_server",
+    "at_both",
     "WandbRun",
     "WandbUsers",
     "check_conformance",
