@@ -117,6 +117,8 @@ PUBLIC = [
     "LocalAdam",
     "ExtrapolatedSGD",
     "StateSpec",
+    "at_server",
+    "at_both",
     "WandbRun",
     "WandbUsers",
     "check_conformance",
