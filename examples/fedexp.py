@@ -26,6 +26,8 @@ class FedExP(Client):
         local: the local options of fedlit.Client.
     """
 
+    newcomers_get_z = True
+
     def __init__(self, net: nn.Module, *, epsilon: float = 1e-3, **local: Any) -> None:
         super().__init__(net, **local)
         self.epsilon = epsilon

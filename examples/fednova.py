@@ -18,6 +18,8 @@ from fedlit.server.weights import Weighed, normalise
 class FedNova(Client):
     """Normalised averaging; its local step is FedAvg's."""
 
+    newcomers_get_z = True
+
     def weighting(self) -> Weighting:
         """The server's step."""
         require(

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedlit import Client, Cohort, LocalOptimizer, Phase
+from fedlit import Client, Cohort, LocalOptimizer, Newcomer, Phase
 from fedlit.keys import GeneratorOf
 from fedlit.params import Params
 
@@ -41,6 +41,10 @@ class FedRep(Client):
             Phase("head", work_method="head_work", optimizer=head, stream=1),
             Phase("body", start="trained", optimizer=body),
         ]
+
+    def newcomer(self) -> Newcomer:
+        """A head for the shared body, which stays as it is."""
+        return Newcomer(self.personal_model(), tuple(self.phases()[:1]))
 
     def parts(self) -> tuple[frozenset[str], frozenset[str]]:
         """Names of the parameters of the head, and of the body."""

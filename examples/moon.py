@@ -32,6 +32,8 @@ class MOON(Client):
         local: the local options of fedlit.Client.
     """
 
+    newcomers_get_z = True
+
     def __init__(
         self, net: nn.Module, *, mu: float = 1.0, temperature: float = 0.5, body: str = "", **local: Any
     ) -> None:

@@ -27,6 +27,8 @@ class TopK(Client):
         local: the local options of fedlit.Client.
     """
 
+    newcomers_get_z = True
+
     def __init__(self, net: nn.Module, *, share: float = 0.1, **local: Any) -> None:
         super().__init__(net, **local)
         self.share = share

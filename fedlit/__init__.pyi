@@ -31,6 +31,7 @@ from .client.specs import at_both as at_both
 from .client.specs import at_server as at_server
 from .client.states import ClientStates as ClientStates
 from .client.step import Batch as Batch
+from .client.step import Newcomer as Newcomer
 from .client.step import Personal as Personal
 from .client.step import Phase as Phase
 from .client.tasks import Classification as Classification

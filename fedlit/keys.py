@@ -40,6 +40,7 @@ class Purpose(IntEnum):
     ASSIGN = 14
     MIXING = 15
     FINETUNE = 16
+    NEWCOMERS = 17
 
 
 def generator(seed: int, purpose: Purpose, *, round: int = 0, client: int = 0, index: int = 0) -> np.random.Generator:

@@ -16,14 +16,15 @@ SIZES = (7, 12, 16, 23)
 
 
 def tiny_data(
-    sizes: tuple[int, ...] = SIZES, shape: tuple[int, ...] = (FEATURES,), val_fraction: float = 0
+    sizes: tuple[int, ...] = SIZES, shape: tuple[int, ...] = (FEATURES,), val_fraction: float = 0, newcomers: float = 0
 ) -> TensorData:
     """Clients of these sizes, in float64; a quarter of each is for testing, none for validation unless given."""
     rng = np.random.default_rng(7)
     client = np.repeat(np.arange(len(sizes)), sizes)
     x = rng.normal(size=(sum(sizes), *shape)) + client.reshape(-1, *[1] * len(shape)) / 2
     y = rng.integers(CLASSES, size=sum(sizes))
-    return TensorData(x, y, client, num_classes=CLASSES, test_fraction=0.25, val_fraction=val_fraction)
+    shares = {"test_fraction": 0.25, "val_fraction": val_fraction, "newcomers": newcomers}
+    return TensorData(x, y, client, num_classes=CLASSES, **shares)
 
 
 def tiny_net(seed: int = 3) -> Softmax:

@@ -87,6 +87,13 @@ def fine_tuned(**options: Any) -> Found:
     return found(fit(client, tiny_data((400, 900, 1500, 2100)), rounds=2, **tuning, **options))
 
 
+def newcomers(**options: Any) -> Found:
+    """Two newcomers, each trained and measured by another rank, in every round; z's own rows are shared, too."""
+    client = FedBC(conformance_net(), lr=0.05, batch_size=500, dual_init=0.1)
+    data = tiny_data((400, 900, 1500, 2100), newcomers=0.5)
+    return found(fit(client, data, newcomers_every=1, finetune_lr=0.1, **(options | {"clients_per_round": 2})))
+
+
 RUNS: dict[str, Callable[..., Found]] = {
     **{
         name: partial(conforming, name)
@@ -100,6 +107,7 @@ RUNS: dict[str, Callable[..., Found]] = {
     "BatchNorm": batch_norm,
     "many rows": many_rows,
     "fine-tuned": fine_tuned,
+    "newcomers": newcomers,
 }
 
 

@@ -45,6 +45,7 @@ PUBLIC = [
     "ExpAlpha",
     "INITIAL",
     "ZEROS",
+    "Newcomer",
     "Personal",
     "MNIST",
     "FashionMNIST",

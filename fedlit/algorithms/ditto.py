@@ -20,7 +20,7 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort
 from fedlit.client.local_optimizers import LocalSGD
 from fedlit.client.specs import INITIAL, StateSpec
-from fedlit.client.step import Batch, Personal, Phase
+from fedlit.client.step import Batch, Newcomer, Personal, Phase
 from fedlit.errors import require
 from fedlit.keys import GeneratorOf
 from fedlit.params import subtract
@@ -104,3 +104,7 @@ class Ditto(Client):
     def personal_model(self) -> Personal:
         """v_i."""
         return Personal("personal")
+
+    def newcomer(self) -> Newcomer:
+        """v_i from z, by the personal solve alone."""
+        return Newcomer(self.personal_model(), tuple(self.phases()[:1]))

@@ -13,3 +13,5 @@ from fedlit.client.base import Client
 
 class FedAvg(Client):
     """Federated averaging: the plain loss is the local objective (see fedlit.client.base.Client)."""
+
+    newcomers_get_z = True

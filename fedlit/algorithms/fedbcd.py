@@ -144,8 +144,10 @@ class OwnPenalties(ServerCallback):
         self.prox = prox
 
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
-        """Send γ_i with the model."""
-        cohort.sent["penalty"] = cohort.sent["penalty"].new_tensor([self.prox[who] for who in cohort.clients])
+        """Send γ_i with the model; a newcomer, for whom none was given, gets their mean."""
+        mean = math.fsum(self.prox) / len(self.prox)
+        own = [self.prox[who] if who < len(self.prox) else mean for who in cohort.clients]
+        cohort.sent["penalty"] = cohort.sent["penalty"].new_tensor(own)
 
 
 class BlockAverage(ServerCallback):

@@ -39,6 +39,7 @@ class FedDyn(Client):
 
     prox: Tensor
     weights = "uniform"
+    newcomers_get_z = True
 
     def __init__(
         self,

@@ -35,6 +35,8 @@ class FedFor(Client):
         local: the local options of fedlit.client.base.Client.
     """
 
+    newcomers_get_z = True
+
     def __init__(
         self, net: nn.Module, *, strength: float = 0.1, form: Literal["linear", "hinge"] = "linear", **local: Any
     ) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fedlit.client.base import Client
 from fedlit.client.cohort import Selection
 from fedlit.client.specs import RECEIVED, StateSpec
-from fedlit.client.step import Batch, Personal
+from fedlit.client.step import Batch, Newcomer, Personal, Phase
 from fedlit.errors import require
 from fedlit.params import Params, sq_norm, subtract
 
@@ -135,6 +135,11 @@ class PFedMe(Client):
     def personal_model(self) -> Personal:
         """θ_i, or w_i."""
         return Personal("personal" if self.theta_eval == "theta" else "local")
+
+    def newcomer(self) -> Newcomer:
+        """θ(z): the inner solves alone, while w stays at z."""
+        stays = Phase("inner", lr=0.0)
+        return Newcomer(self.personal_model(), (stays,) if self.theta_eval == "theta" else tuple(self.phases()))
 
 
 def unless_small(slope: Params, limit: float, moved: Params, theta: Params) -> Params:

@@ -31,6 +31,8 @@ class QFedAvg(Client):
         local: the local options of fedlit.client.base.Client.
     """
 
+    newcomers_get_z = True
+
     def __init__(
         self,
         net: nn.Module,

@@ -39,6 +39,7 @@ class Scaffold(Client):
     """
 
     weights = "uniform"
+    newcomers_get_z = True
 
     def __init__(
         self,

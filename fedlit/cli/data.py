@@ -101,6 +101,9 @@ def headlines(data: FederatedDataModule, described: dict[str, Any]) -> list[str]
     ]
     if (len(data.global_val), len(data.global_test)) != (val, test):  # official tests, or clients that share rows
         lines.append(f"global model: {len(data.global_val):,} validation and {len(data.global_test):,} test samples")
+    if data.newcomer_data is not None:
+        held_back = data.newcomer_data.num_clients - data.num_clients
+        lines.append(f"held back: {counted(held_back, 'newcomer')}, with the numbers from {data.num_clients} on")
     if data.is_fresh:
         lines.append("Clients are drawn anew every round; these are round 1's.")
     return lines

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.client.state_buffers import StateBuffers
-from fedlit.client.step import Batch, Personal, Phase, TensorGroup
+from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, Task, find_task
 from fedlit.client.weights_file import WeightsFile
 from fedlit.errors import require
@@ -71,6 +71,8 @@ class Client(Recorded, StateBuffers):
     """Factor on the averaged update, before the server's optimiser takes its step."""
     pools_data: bool = False
     """Whether one client trains on everybody's data, as the reference without federation."""
+    newcomers_get_z: bool = False
+    """Whether a client that comes after the training gets z as it is; if not, it does its part of a first round."""
     shown_states: Mapping[str, ShownState] = {}
     """Label and curves of the numbers in `state_spec`; by default the label is the name, and the curve is the mean."""
 
@@ -242,6 +244,17 @@ class Client(Recorded, StateBuffers):
     def personal_model(self) -> Personal:
         """Which model is measured as personal/*: x_i, or z with the tensors of `keep_local` where it names some."""
         return Personal("global") if self.local_tensors else Personal()
+
+    def newcomer(self) -> Newcomer:
+        """What a client gets that comes after the training: by default, its personal model after a first round.
+
+        A model that training does not change, z or z after an adaptation, needs no round.
+        """
+        if self.newcomers_get_z and not self.local_tensors:
+            return Newcomer()
+        personal = self.personal_model()
+        changes = personal.model != "global" or bool(self.local_tensors)
+        return Newcomer(personal, tuple(self.phases()) if changes else ())
 
     def not_compilable(self) -> str | None:
         """Why a step of this algorithm cannot be compiled, or None."""

@@ -43,7 +43,13 @@ class Phase:
     stream: int = 0
     """Phases with different numbers draw different batches."""
 
+    @property
+    def program(self) -> "ProgramKey":
+        """What a compiled program depends on: phases that agree in it share one."""
+        return self.start, self.step_method, self.optimizer
 
+
+ProgramKey = tuple[str, str, LocalOptimizer | None]
 AdaptOn = Literal["train", "test", "adapt"]
 """Which of a user's data the step before a measurement uses."""
 FinetuneFrom = Literal["personal", "global"]
@@ -89,6 +95,22 @@ class Personal:
         names = {"local": "x_i", "global": "z"}
         start = names.get(self.model, f"the state '{self.model}'")
         return start if self.adaptation is None else f"{start} after {self.adaptation.describe()}"
+
+
+@dataclass(frozen=True)
+class Newcomer:
+    """What a client gets that comes after the training, with a server's model and states at their first values."""
+
+    personal: Personal = Personal("global")
+    """The model that it uses then; z unless given."""
+    phases: tuple[Phase, ...] = ()
+    """Local solves before that; none unless given."""
+
+    def describe(self) -> str:
+        """A text for the summary."""
+        if not self.phases:
+            return self.personal.describe()
+        return f"{self.personal.describe()} after a first round ({', '.join(phase.name for phase in self.phases)})"
 
 
 class StepOutput(NamedTuple):

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -19,7 +19,9 @@ from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
 from fedlit import keys
+from fedlit.data.newcomers import PARTS, check_share, largest_part, of_clients, order_of, population_of, without_users
 from fedlit.data.partition.base import Parts, RowNumbers
+from fedlit.data.partition_checks import check_clients
 from fedlit.data.ragged import Ragged
 from fedlit.data.split import Shares, Splits, evaluated_part, little_endian, partition_hash, split, union
 from fedlit.errors import DataError, require
@@ -67,6 +69,8 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         eval_clients: test on this many clients, drawn by the seed; unless given on all, or on 10,000 if there are more
         eval_samples: test on at most this many samples of each client, drawn by the seed
         allow_empty: accept clients without training data, which then never train
+        newcomers: share of the clients that are held back, drawn by the seed: they never train with the others, and are
+            measured as newcomers; clients are numbered anew, users first
         seed: decides the data and its split; the training has another seed
     """
 
@@ -81,6 +85,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         eval_clients: int | None = None,
         eval_samples: int | None = None,
         allow_empty: bool = False,
+        newcomers: float = 0.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -88,12 +93,17 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         for name, value in (("limit", limit), ("eval_clients", eval_clients), ("eval_samples", eval_samples)):
             require(value is None or value >= 1, f"data.{name} is {value}. Set it to 1 or more, or leave it out.")
         require(0 <= seed < 2**32, f"data.seed is {seed}. Set it to a whole number from 0 to 4294967295.")
+        check_share(newcomers)
+        self.newcomers = newcomers
         self.limit = limit
         self.eval_clients = eval_clients
         self.eval_samples = eval_samples
         self.allow_empty = allow_empty
         self.seed = seed
         self._everyone: ClientData | None = None
+        self._held_back: ClientData | None = None
+        self._numbers: RowNumbers | None = None
+        """The numbers that all clients had before newcomers were held back: users first, then newcomers."""
 
     # ---- what a data set may override ------------------------------------------------------------------------------
 
@@ -138,6 +148,9 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     is_fresh: bool = False
     """Whether every round has new clients, which never come back and have no tests."""
 
+    client_names: Sequence[int | str] = ()
+    """The name of each client, where the data have names; newcomers come last."""
+
     vary: Vary | None = None
     """Row numbers of batches and a generator -> row numbers that stand for augmented samples; none by default."""
 
@@ -150,9 +163,17 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         store, parts = self.build()
         check_clients(parts, rows=self.count_rows(store), allow_empty=self.allow_empty)
         splits = self.adjusted(self._reduced(split(parts, self.shares, self.seed)))
-        self._everyone = ClientData(
-            store, splits.train, splits.val, splits.test, splits.adapt, splits.groups, vary=self.vary
-        )
+        everyone = ClientData(store, splits.train, splits.val, splits.test, splits.adapt, splits.groups, vary=self.vary)
+        self._everyone = self._hold_back(everyone) if self.newcomers else everyone
+
+    def _hold_back(self, everyone: ClientData) -> ClientData:
+        """The data of the users; those of the newcomers are kept apart, and all are numbered anew."""
+        self._numbers, users = order_of(len(everyone.groups), self.newcomers, self.seed)
+        if len(self.client_names) == len(self._numbers):
+            self.client_names = [self.client_names[number] for number in self._numbers]
+        numbered = of_clients(everyone, self._numbers)
+        self._held_back = without_users(numbered, users)
+        return of_clients(numbered, range(users))
 
     def adjusted(self, splits: Splits) -> Splits:
         """Change the clients' training rows and groups; nothing by default."""
@@ -202,6 +223,15 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         return len(self.everyone.train)
 
     @cached_property
+    def newcomer_data(self) -> Self | None:
+        """The newcomers as a population of its own, where there are any; None else.
+
+        Their numbers go on after those of the users, who have no rows in it.
+        """
+        self.everyone  # noqa: B018  # an error if the data were not built yet
+        return None if self._held_back is None else population_of(self, self._held_back)
+
+    @cached_property
     def num_classes(self) -> int:
         """Labels are 0 to num_classes - 1; 0 where y is numbers."""
         return self.count_classes(self.store)
@@ -247,9 +277,16 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     @cached_property
     def partition_hash(self) -> str:
         """16 hex digits of row numbers, sizes and labels: equal for equal partitions of equal labels."""
-        everyone = self.everyone
+        everyone, apart = self.everyone, [] if self._held_back is None else [self._held_back]
         parts = [everyone.train, everyone.val, everyone.test, everyone.adapt, Ragged.of([self.global_test])]
+        parts += [getattr(held_back, part) for held_back in apart for part in PARTS]
         return partition_hash(parts, little_endian(self.labels(self.store, union(parts))))
+
+    @cached_property
+    def largest(self) -> int:
+        """The most training rows of any client, newcomers included: batches of all have one width."""
+        held_back = 0 if self._held_back is None else largest_part(self._held_back.train)
+        return max(largest_part(self.everyone.train), held_back)
 
     def client_ids(self, round: int) -> Sequence[int]:
         """The id of each client in the records of a round; its position stays 0 to num_clients - 1."""
@@ -270,7 +307,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
             adapt=everyone.adapt.of_clients(ids),
             groups=[everyone.groups[client] for client in ids],
             vary=everyone.vary,
-            largest=int(self.sizes.max()),
+            largest=self.largest,
         )
 
     def cast(self, dtype: torch.dtype) -> None:
@@ -288,7 +325,15 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
             "num_classes": self.num_classes,
             "hash": self.partition_hash,
             "clients": self._describe_clients(),
+            **self._describe_newcomers(),
         }
+
+    def _describe_newcomers(self) -> dict[str, Any]:
+        """The newcomers in order, and the number that every client had before they were held back."""
+        if self.newcomer_data is None or self._numbers is None:
+            return {}
+        described = self.newcomer_data._describe_clients()[self.num_clients :]
+        return {"newcomers": described, "numbers_before": self._numbers.tolist()}
 
     def _describe_clients(self) -> list[dict[str, Any]]:
         everyone = self.everyone
@@ -308,38 +353,3 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         train, classes = self.everyone.train, self.num_classes
         labels = self.labels(self.store, train.joined).numpy()
         return np.bincount(train.owners * classes + labels, minlength=self.num_clients * classes).reshape(-1, classes)
-
-
-def check_clients(parts: Parts, *, rows: int, allow_empty: bool) -> None:
-    """Refuse a partition that would fail, or give wrong results, later in the training."""
-    if not parts.clients or not rows:
-        raise DataError(f"The data set has {rows} rows and {len(parts.clients)} clients. Both must be 1 or more.")
-    check_rows(parts, rows)
-    empty = [client for client, rows_of in enumerate(parts.clients) if len(rows_of) == 0]
-    if empty and not allow_empty:
-        raise DataError(
-            f"Client {empty[0]} has no training data ({len(empty)} of {len(parts.clients)} clients have none). "
-            "Make fewer or larger clients, or set data.allow_empty to true to keep clients that never train."
-        )
-
-
-def check_rows(parts: Parts, rows: int) -> None:
-    """A row outside the store cannot be read; a row listed twice could be trained on and tested on."""
-    pieces = [Ragged.of(part) for part in (parts.clients, parts.tests, parts.vals) if part is not None]
-    owners = np.concatenate([piece.owners for piece in pieces])
-    numbers = np.concatenate([piece.values for piece in pieces])
-    outside = (numbers < 0) | (numbers >= rows)
-    if outside.any():
-        client = owners[outside].min()
-        of_client = numbers[owners == client]
-        raise DataError(
-            f"Client {client} is given rows {of_client.min()} to {of_client.max()} of a store that has {rows}. "
-            f"Let build() return row numbers from 0 to {rows - 1}."
-        )
-    ordered = np.sort(owners * rows + numbers)
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
-    if len(twice):
-        raise DataError(
-            f"Client {twice[0] // rows} is given the same row twice, which could put it in both its training and its "
-            "test samples. Let build() return each row number at most once per client."
-        )

@@ -28,6 +28,7 @@ from fedlit.data.files.mnist import FASHION_MNIST as FASHION_MNIST_FILES
 from fedlit.data.files.mnist import MNIST as MNIST_FILES
 from fedlit.data.files.mnist import read_fashion_mnist, read_mnist
 from fedlit.data.mapped_arrays import shared
+from fedlit.data.newcomers import check_not_fresh
 from fedlit.data.normalise import normalisation, pixel_normalisation, scaled
 from fedlit.data.partition.base import Labels, Partition, Parts, RowNumbers
 from fedlit.data.partition.power_law import PowerLaw
@@ -106,6 +107,7 @@ class PictureData(FederatedDataModule):
         self.corruption = corruption
         self.fresh = fresh
         self.is_fresh = fresh is not None
+        check_not_fresh(self)
         self.keeps_official_test = global_test == "official" or self.is_fresh
         self.augment = augment
         self.normalises_pixels = normalise == "pixel"

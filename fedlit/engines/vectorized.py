@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
-from fedlit.client.step import Phase, state_name
+from fedlit.client.step import Phase, ProgramKey, state_name
 from fedlit.engines.base import Engine, Rows, Solved, Store, TrainData, batch_rows, threads
 from fedlit.engines.compiler import compile_program, entry_address
 from fedlit.engines.inductor_loops import Loops
@@ -67,8 +67,9 @@ class VectorizedEngine(Engine):
         self.capacity = capacity
         self.direct_convolution, self.compiles, self.loops = direct_convolution, compiles, loops
         self.why_python = why_python
-        self._crews: dict[Phase, list[Worker]] = {}
-        self._layouts: dict[Phase, FlatLayout] = {}
+        self._crews: dict[ProgramKey, list[Worker]] = {}
+        """By `Phase.program`, as the layouts."""
+        self._layouts: dict[ProgramKey, FlatLayout] = {}
         self._pool = ThreadPoolExecutor(max(1, workers - 1), "fedlit", torch.set_num_threads, (1,))
 
     def prepare(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> None:
@@ -85,14 +86,14 @@ class VectorizedEngine(Engine):
         shares = [timeline[worker :: self.workers] for worker in range(self.workers)]
         self.progress.begin(sum(count > 0 for count in steps), sum(steps))
         self._run(crew, shares, work)
-        return self._solved(cohort, self._layouts[phase].split(work.out))
+        return self._solved(cohort, self._layouts[phase.program].split(work.out))
 
     def _cohort_work(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> CohortWork:
         """The work of a cohort."""
         client.net.train()
         carried = self._carried(client, cohort, phase)
-        if phase not in self._layouts:
-            self._layouts[phase] = FlatLayout.of(carried, stacked=True)
+        if phase.program not in self._layouts:
+            self._layouts[phase.program] = FlatLayout.of(carried, stacked=True)
         context = {k: v for k, v in client.context(cohort).items() if f"state.{k}" not in carried}
         like = next(iter(cohort.received.values()))
         return CohortWork(
@@ -104,7 +105,7 @@ class VectorizedEngine(Engine):
             batch_rows=batch_rows(client, data),
             clients=cohort.clients,
             where=f"in round {cohort.run_round}, {phase.step_method}",
-            out=self._layouts[phase].join(carried),
+            out=self._layouts[phase.program].join(carried),
             progress=self.progress,
         )
 
@@ -162,11 +163,11 @@ class VectorizedEngine(Engine):
 
     def _crew(self, client: Client, phase: Phase, work: CohortWork) -> list[Worker]:
         """The workers of a phase; made, and their program compiled, on first use."""
-        if phase not in self._crews:
-            context = FlatLayout.of(work.context, stacked=True)
+        if phase.program not in self._crews:
+            layout, context = self._layouts[phase.program], FlatLayout.of(work.context, stacked=True)
             turned = self.compiles == "step" and not self.direct_convolution
             rows = channels_last(self.rows) if turned else self.rows
-            program = LocalProgram(client, phase, rows, self.lanes, self._layouts[phase], context, work.batch_rows)
+            program = LocalProgram(client, phase, rows, self.lanes, layout, context, work.batch_rows)
             program.heartbeat = self.ranks.heartbeat
             crew = [self.worker(program.eager, program, self.capacity, work.out) for _ in range(self.workers)]
             if self.compiled:
@@ -178,8 +179,8 @@ class VectorizedEngine(Engine):
                 for worker in crew:
                     worker.run, worker.context, worker.draws = run, program.context_read, program.draws
                 self._say_who_drives(form)
-            self._crews[phase] = crew
-        return self._crews[phase]
+            self._crews[phase.program] = crew
+        return self._crews[phase.program]
 
     def _say_who_drives(self, form: "CompiledForm") -> None:
         """Warn if Python drives the workers although C++ could."""

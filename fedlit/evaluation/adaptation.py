@@ -102,6 +102,25 @@ class Adapter:
         else:
             yield from (self.adapted(model, user, [last], round) for model, user in zip(models, users, strict=True))
 
+    def measured(
+        self, users: Sequence[int], model_of: Callable[[int], Model], steps: Sequence[Adaptation], round: int
+    ) -> dict[int, Params]:
+        """User -> sums over its own test, of its model after these adaptations; processes share the users."""
+        tests, groups = self.data.everyone.test, self.groups(users, steps)
+        if not groups:
+            return {}
+        costs = [sum(int(tests.sizes[user]) + self.cost(user, steps) for user in group) for group in groups]
+
+        def sums_of(numbers: list[int]) -> Params:
+            return self.evaluator.sums_of_each(
+                (model, tests[user])
+                for number in numbers
+                for user, model in zip(groups[number], self.group(groups[number], model_of, steps, round), strict=True)
+            )
+
+        sums = self.evaluator.ranks.split_work(costs, sums_of, [len(group) for group in groups])
+        return {user: row(sums, number) for number, user in enumerate(user for group in groups for user in group)}
+
     # ---- batches -----------------------------------------------------------------------------------------------------
 
     def _epochs_of(self, steps: Sequence[Adaptation]) -> Adaptation | None:

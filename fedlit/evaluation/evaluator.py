@@ -94,6 +94,14 @@ class Evaluator:
         }
         return measured | {f"{group}/loss": float(scored[LOSSES].double().mean())}
 
+    def user_sums(self, model: Mapping[str, Tensor], users: Sequence[int]) -> dict[int, Params]:
+        """User -> the same sums as `sums`, of one model on the user's own test; all ranks share the rows."""
+        tests = self.data.everyone.test.of_clients(users)
+        owners = torch.from_numpy(tests.owners)
+        scored = self._score_together(model, tests.joined) if len(owners) else {}
+        sums = {name: by_user(part, owners, len(users)) for name, part in scored.items()}
+        return {user: row(sums, place) for place, user in enumerate(users)}
+
     def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Losses and summands of the measures, summed over the rows; computed by this rank alone."""
         return row(self.sums_of_each([(model, rows)]), 0)

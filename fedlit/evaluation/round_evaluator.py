@@ -27,7 +27,7 @@ from fedlit.evaluation.round_metrics import (
 )
 from fedlit.evaluation.user_models import UserModels
 from fedlit.metrics.user_scores import UserScores
-from fedlit.params import Params, row, sq_norm, stack
+from fedlit.params import Params, sq_norm, stack
 from fedlit.ranks import Ranks
 
 
@@ -40,6 +40,8 @@ class EvaluationOptions:
     finetune_from: FinetuneFrom = "personal"
     seed: int = 0
     """Of the run, in the keys of the batches of fine-tuning."""
+    newcomers_every: int | None = None
+    """Rounds between measurements of the newcomers; after the last round alone if None."""
 
     def describe_finetuning(self) -> str:
         """A text for the summary; what is fine-tuned stands there unless it is the personal model."""
@@ -101,6 +103,8 @@ class RoundEvaluator:
             finetuned=(personal or (tested and self.options.finetune_from == "global"))
             and self.options.finetune is not None,
             extra=tuple(self.options.extra_metrics),
+            newcomers=self.data.newcomer_data is not None,
+            finetuned_newcomers=self.data.newcomer_data is not None and self.options.finetune is not None,
         )
 
     def _check_extra(self) -> None:
@@ -254,24 +258,9 @@ class RoundEvaluator:
 
         Models that have not changed keep their scores, and models that are z take theirs from `shared`.
         """
-        kept, tests = self._kept[kind], self.data.everyone.test
-        tested = tests.sizes.nonzero()[0].tolist()
+        kept, tested = self._kept[kind], self.data.everyone.test.sizes.nonzero()[0].tolist()
         users = [user for user in tested if steps or not is_global(user)]
-        groups = self.adapter.groups([user for user in users if user not in kept], steps)
-        costs = [sum(int(tests.sizes[user]) + self.adapter.cost(user, steps) for user in group) for group in groups]
-
-        def scores_of(numbers: list[int]) -> Params:
-            return self.evaluator.sums_of_each(
-                (model, tests[user])
-                for number in numbers
-                for user, model in zip(
-                    groups[number], self.adapter.group(groups[number], model_of, steps, round), strict=True
-                )
-            )
-
-        measured = self.ranks.split_work(costs, scores_of, [len(group) for group in groups]) if groups else {}
-        unmeasured = [user for group in groups for user in group]
-        scores = {user: row(measured, number) for number, user in enumerate(unmeasured)}
+        scores = self.adapter.measured([user for user in users if user not in kept], model_of, steps, round)
         scores |= {user: kept[user] for user in users if user in kept}
         kept |= {user: scores[user] for user in users if changes_only_by_training(user)}
         sums = {name: value.clone() for name, value in (dict(shared.sums) | {LOSSES: shared.losses}).items()}

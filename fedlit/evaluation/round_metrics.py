@@ -42,6 +42,10 @@ class MetricGroups:
     """Whether users have a personal model."""
     finetuned: bool = False
     """Whether the personal model is measured again after one more step."""
+    newcomers: bool = False
+    """Whether clients were held back for the whole training."""
+    finetuned_newcomers: bool = False
+    """Whether the newcomers' models are fine-tuned, too."""
     extra: Sequence[str] = ()
     """Names of the metrics on request."""
 
@@ -61,6 +65,7 @@ def round_columns(client: Client, parts: MetricGroups) -> list[str]:
         *(name for measure in measures for name in _means("personal", measure) if parts.personal),
         *(f"personal/{name}" for measure in measures for name in _personal_spread(measure) if parts.personal),
         *(name for measure in measures for name in _means("finetuned", measure) if parts.finetuned),
+        *(name for measure in measures for name in newcomer_columns(measure, parts)),
         *(f"users/{measure.name}_{name}" for measure in measures for name in measure.spread if parts.tested),
         *(f"users/{name}" for name in ("gini", "entropy") if parts.tested),
         *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
@@ -72,6 +77,15 @@ def round_columns(client: Client, parts: MetricGroups) -> list[str]:
 def _means(group: str, measure: Measure) -> tuple[str, str]:
     """Names of the two means: over users, and over samples (pooled)."""
     return f"{group}/{measure.name}", f"{group}/pooled_{measure.name}"
+
+
+def newcomer_columns(measure: Measure, parts: MetricGroups) -> list[str]:
+    """The metrics of newcomers: the means, the spread, z in the place of their models, and fine-tuned models."""
+    if not parts.newcomers:
+        return []
+    others = ["global", *(["finetuned"] if parts.finetuned_newcomers else [])]
+    names = [*_personal_spread(measure), *(f"{model}_{measure.name}" for model in others)]
+    return [*_means("newcomers", measure), *(f"newcomers/{name}" for name in names)]
 
 
 def _personal_spread(measure: Measure) -> list[str]:
@@ -120,11 +134,16 @@ def local_metrics(local: UserScores, measures: Sequence[Measure], group: str = "
 
 def personal_metrics(personal: UserScores, measures: Sequence[Measure]) -> dict[str, float]:
     """Metrics of the users' personal models: the means, and the spread over users."""
-    metrics = local_metrics(personal, measures, "personal")
+    return spread_metrics(personal, measures, "personal")
+
+
+def spread_metrics(users: UserScores, measures: Sequence[Measure], group: str) -> dict[str, float]:
+    """The means of users' models, and their spread over users."""
+    metrics = local_metrics(users, measures, group)
     for measure in measures:
-        spread = distribution(personal.values(measure), measure)
+        spread = distribution(users.values(measure), measure)
         names = _personal_spread(measure)
-        metrics |= {f"personal/{name}": spread[name.removeprefix(f"{measure.name}_")] for name in names}
+        metrics |= {f"{group}/{name}": spread[name.removeprefix(f"{measure.name}_")] for name in names}
     return metrics
 
 

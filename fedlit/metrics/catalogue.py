@@ -97,6 +97,22 @@ METRICS: dict[str, Metric] = {
     "finetuned/pooled_acc": Metric(
         "fine-tuned accuracy, pooled", "after fine-tuning on own data, every sample counts once", "share", "max"
     ),
+    "newcomers/acc": Metric(
+        "newcomers' accuracy", "what the algorithm gives to held-back clients, on own test, plain mean", "share", "max"
+    ),
+    "newcomers/pooled_acc": Metric(
+        "newcomers' accuracy, pooled", "the same models on own test, every sample counts once", "share", "max"
+    ),
+    "newcomers/acc_min": Metric("worst newcomer's accuracy", "lowest of the newcomers' models", "share", "max"),
+    "newcomers/acc_max": Metric("best newcomer's accuracy", "highest of the newcomers' models", "share", "max"),
+    "newcomers/acc_var": Metric("newcomers' variance", "population variance over newcomers' models", "share²", "min"),
+    "newcomers/acc_p10": Metric("newcomers' 10 % quantile", "of the newcomers' models", "share", "max"),
+    "newcomers/global_acc": Metric(
+        "global accuracy of newcomers", "z of its server on each newcomer's own test, plain mean", "share", "max"
+    ),
+    "newcomers/finetuned_acc": Metric(
+        "newcomers' accuracy, fine-tuned", "after fine-tuning on own data, mean over newcomers", "share", "max"
+    ),
     "users/acc_min": Metric("worst user's accuracy", "z on own test, lowest over all users", "share", "max"),
     "users/acc_max": Metric("best user's accuracy", "z on own test, highest over all users", "share", "max"),
     "users/acc_mean": Metric("mean user accuracy", "z on own test, plain mean; equals global/user_acc", "share", "max"),
@@ -169,6 +185,8 @@ ROUNDS_TO, TIME_TO = "rounds_to/", "time_to/"
 
 MODELS = ("global", "local", "personal")
 """Models whose measures are columns of clients.parquet: `acc_global`, `acc_local`, `acc_personal`."""
+NEWCOMER = "newcomer"
+"""The column of clients.parquet, in runs that have newcomers, that says who was held back: 1 or 0."""
 RECORD_COLUMNS = ("round", "client", "group", "size", "weight", "loss")
 """clients.parquet has these columns, three for each measure, and one for each state."""
 _FIXED = frozenset(METRICS)
@@ -176,7 +194,8 @@ SHIPPED_MEASURES = (ACCURACY, PERPLEXITY, MSE, MAE, R2)
 MEASURES: dict[str, Measure] = {measure.name: measure for measure in SHIPPED_MEASURES}
 """Measures by name: fedlit's, and those of users' tasks once their class is defined or a run of theirs is read."""
 _OF_A_MEASURE = re.compile(
-    r"(val|global|local|personal|finetuned|users|min_user|max_user|min_max|halftime|best)/(user_|pooled_|val_|global_)?"
+    r"(val|global|local|personal|finetuned|newcomers|users|min_user|max_user|min_max|halftime|best)/"
+    r"(user_|pooled_|val_|global_|finetuned_)?"
     r"(\w+?)(_min|_max|_mean|_var|_p10|_p90|_worst10|_last10|_gap|_within10)?"
 )
 _WHERE_LESS_IS_BETTER = {

@@ -25,7 +25,7 @@ FREE_TRAINER_KEYS = frozenset(
 )
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
 LATER_KEYS: Mapping[str, frozenset[str]] = {
-    "trainer": frozenset({"finetune_epochs", "finetune_part", "finetune_from"}),
+    "trainer": frozenset({"finetune_epochs", "finetune_part", "finetune_from", "newcomers_every"}),
     "model": frozenset({"train", "metrics"}),
     "data": frozenset({"newcomers"}),
 }

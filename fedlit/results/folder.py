@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from fedlit.errors import RunError, explained, require
 from fedlit.files import remove, sync, write_bytes, write_text, writing
+from fedlit.metrics.catalogue import NEWCOMER
 from fedlit.results.client_parts import ClientParts, encoded, joined, parts_in, read_part
 from fedlit.results.lock import FolderLock
 
@@ -249,8 +250,18 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return rows
 
 
-def read_clients(folder: Path) -> "pyarrow.Table":
-    """The client records of a run folder by round and client: clients.parquet, or the parts of an unfinished run."""
+def read_clients(folder: Path, *, newcomers: bool = False) -> "pyarrow.Table":
+    """The records of the users of a run folder by round and client, or those of its newcomers, who were held back."""
+    from pyarrow import compute
+
+    table = all_records(folder)
+    if NEWCOMER not in table.column_names:
+        return table.slice(0, 0) if newcomers else table
+    return table.filter(compute.field(NEWCOMER) == int(newcomers)).drop_columns([NEWCOMER])
+
+
+def all_records(folder: Path) -> "pyarrow.Table":
+    """All client records of a run folder: clients.parquet, or the parts of an unfinished run."""
     run = RunFolder(folder)
     if run.clients.exists():
         return checked_records(run.clients, read_part(run.clients))

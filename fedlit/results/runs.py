@@ -117,15 +117,23 @@ class Run:
 
     @cached_property
     def clients(self) -> "pyarrow.Table":
-        """One row per client and evaluated round; RunError where there are none, or where they are damaged."""
+        """One row per user and evaluated round; RunError where there are none, or where they are damaged."""
+        return self._records(newcomers=False)
+
+    def _records(self, *, newcomers: bool) -> "pyarrow.Table":
         try:
-            return read_clients(self.path)
+            return read_clients(self.path, newcomers=newcomers)
         except (OSError, ValueError) as error:  # pyarrow's errors are of these kinds
             why = " ".join(str(error).split())
             raise RunError(
                 f"The client records in {self.path} cannot be read ({why}). Delete clients.parquet there, or the "
                 "damaged one of the files in clients/, which hold the same rows."
             ) from error
+
+    @cached_property
+    def newcomers(self) -> "pyarrow.Table":
+        """One row per newcomer and round after which they were measured; none in a run that held nobody back."""
+        return self._records(newcomers=True)
 
     @cached_property
     def servers(self) -> "pyarrow.Table":

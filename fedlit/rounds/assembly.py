@@ -25,10 +25,12 @@ from fedlit.engines.distributed import DistributedEngine
 from fedlit.engines.forward import CHUNK
 from fedlit.engines.ladder import Ladder
 from fedlit.engines.progress import TrainingProgress
+from fedlit.evaluation.adaptation import Adapter
+from fedlit.evaluation.evaluator import Evaluator
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator, rows_to_measure
 from fedlit.evaluation.round_metrics import round_columns
 from fedlit.evaluation.user_models import UserModels
-from fedlit.params import Params, at_least_float32, with_prefix
+from fedlit.params import Params, at_least_float32
 from fedlit.ranks import Profile, Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.buffered import BufferedProtocol
@@ -36,7 +38,8 @@ from fedlit.rounds.cloud import CloudProtocol
 from fedlit.rounds.federation import Federation
 from fedlit.rounds.flat import FlatProtocol
 from fedlit.rounds.gathering import Gatherer, RoundOptions
-from fedlit.rounds.local_training import LocalTraining
+from fedlit.rounds.local_training import LocalTraining, kept_rows
+from fedlit.rounds.newcomers import Newcomers
 from fedlit.rounds.protocol import Event, ServerProtocol
 from fedlit.rounds.run_state import RunState
 from fedlit.server.base import ServerCallback
@@ -84,6 +87,8 @@ class RoundParts:
     columns: list[str]
     """The columns of metrics.csv."""
     keeps_local_models: bool
+    newcomers: Newcomers | None
+    """Measures the clients that were held back; None if there are none."""
 
     @property
     def evaluation_threads(self) -> int:
@@ -93,15 +98,6 @@ class RoundParts:
     def rows_of(self, cohort: TrainedCohort) -> Params:
         """Stacked: all rows of a cohort that are stored."""
         return kept_rows(self.client, cohort, keeps_local=self.keeps_local_models)
-
-
-def kept_rows(client: Client, cohort: TrainedCohort, *, keeps_local: bool) -> Params:
-    """Stacked: all rows of a trained cohort that are stored; also its models, if they are kept or are a state."""
-    rows = dict(cohort.state) | with_prefix("memory", cohort.optimizer_state)
-    rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.local_tensors})
-    if keeps_local or "local" in client.state_spec():
-        rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
-    return rows
 
 
 @dataclass(frozen=True)
@@ -151,7 +147,19 @@ class Assembly:
             choice=choice,
             columns=self._columns(round_evaluator),
             keeps_local_models=keeps_local,
+            newcomers=self._newcomers(engine, round_evaluator.evaluator),
         )
+
+    def _newcomers(self, engine: Engine, users: Evaluator) -> Newcomers | None:
+        """What measures the newcomers, with the engine of the run; None if nobody was held back."""
+        data = self.data.newcomer_data
+        if data is None:
+            return None
+        gatherer = Gatherer(self.client, data, self.options, self.profile)
+        evaluator = Evaluator(self.client, data, self.ranks, users.device, users.forward)
+        training = LocalTraining(self.client, data, gatherer, engine, evaluator, self.client.needs)
+        adapter = Adapter(evaluator, self.options.seed)
+        return Newcomers(self.client, data, self.data, gatherer, training, adapter, self.measures)
 
     def _recorded_choice(self, gatherer: Gatherer, population: FederatedDataModule | Pooled) -> EngineChoice:
         """The engine that checkpoints record; all ranks use the first rank's choice, unless a resumed run has one."""

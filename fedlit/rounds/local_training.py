@@ -12,7 +12,7 @@ from fedlit.data.pooled import Pooled
 from fedlit.engines.base import Engine
 from fedlit.errors import located
 from fedlit.evaluation.evaluator import Evaluator
-from fedlit.params import with_prefix
+from fedlit.params import Params, with_prefix
 from fedlit.rounds.gathering import Gatherer
 
 
@@ -57,14 +57,19 @@ class LocalTraining:
         return [trained[index] for index in range(len(cohorts))]
 
     def _train_together(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
-        cohort = TrainedCohort.begin(Cohort.join(cohorts))
-        data = self._data(cohort)
-        for phase in self.client.phases():
-            self.run_phase(cohort, data, phase)
-            self.end_phase(cohort, phase)
+        cohort = self.solve(Cohort.join(cohorts), self.client.phases())
         if self.client.report_spec():
             complete_report(self.client, cohort)
         return cohort.split(cohorts)
+
+    def solve(self, gathered: Cohort, phases: Sequence[Phase]) -> TrainedCohort:
+        """These local solves of every client, one phase after the other."""
+        cohort = TrainedCohort.begin(gathered)
+        data = self._data(cohort)
+        for phase in phases:
+            self.run_phase(cohort, data, phase)
+            self.end_phase(cohort, phase)
+        return cohort
 
     def run_phase(self, cohort: TrainedCohort, data: ClientData, phase: Phase) -> None:
         """One local solve of every client; its result is the model that is sent, or the state that the phase writes."""
@@ -89,3 +94,12 @@ class LocalTraining:
 
     def _data(self, cohort: Cohort) -> ClientData:
         return self.population.load(cohort.round, cohort.clients)
+
+
+def kept_rows(client: Client, cohort: TrainedCohort, *, keeps_local: bool) -> Params:
+    """Stacked: all rows of a trained cohort that are stored; also its models, if they are kept or are a state."""
+    rows = dict(cohort.state) | with_prefix("memory", cohort.optimizer_state)
+    rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.local_tensors})
+    if keeps_local or "local" in client.state_spec():
+        rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
+    return rows

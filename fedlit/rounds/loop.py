@@ -82,8 +82,11 @@ class FederatedLoop(_FitLoop):
 
     def is_due(self, number: int) -> bool:
         """Whether the state after so many rounds is evaluated: every eval_every rounds, and after the last."""
-        last = number == self.max_epochs or self._time_is_up()
-        return number % self.options.eval_every == 0 or last
+        return self.is_last(number) or number % self.options.eval_every == 0
+
+    def is_last(self, number: int) -> bool:
+        """Whether the run ends after so many rounds, as far as it is known before it does."""
+        return number == self.max_epochs or self._time_is_up()
 
     def _time_is_up(self) -> bool:
         """Whether Lightning's max_time ends the run after this round."""

@@ -23,6 +23,7 @@ from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.divergence import check_divergence, check_servers
 from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.interrupts import StopRequest
+from fedlit.rounds.newcomers import with_newcomers
 from fedlit.rounds.protocol import Event, Moment, ServerRecords
 from fedlit.rounds.run_state import RoundRecord, RunState
 from fedlit.server.aggregate import averaged_buffers, pseudo_gradients
@@ -57,6 +58,9 @@ class Host(Protocol):
 
     def is_due(self, number: int) -> bool:
         """Whether the state after so many rounds is evaluated."""
+
+    def is_last(self, number: int) -> bool:
+        """Whether the run ends after so many rounds."""
 
     def count_rounds(self) -> None:
         """Set Lightning's counters after a commit."""
@@ -251,6 +255,7 @@ class Round:
         values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
         evaluated = time.perf_counter()
         users = self.evaluate(number, cohort, values) if due else None
+        newcomers = self.measure_newcomers(number, values) if due else None
         now = time.perf_counter()
         if watch is not None:
             values |= {"time/train_s": watch.trained - watch.started, "time/round_s": now - watch.started}
@@ -264,7 +269,7 @@ class Round:
         self.state.history.check(values)
         servers = self.measured_servers(number, servers)
         model = clone(self.parts.protocol.global_model)  # last call of users' code; nothing is written yet
-        return RoundRecord(values, users, servers, model)
+        return RoundRecord(values, users, newcomers, servers, model)
 
     def evaluate(self, number: int, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users, add to the round's values, and return the record of each client."""
@@ -272,6 +277,15 @@ class Round:
             measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model, number)
         values |= measured
         return users
+
+    def measure_newcomers(self, number: int, values: dict[str, float]) -> dict[str, Any] | None:
+        """Measure the clients that were held back, if it is time, add to the values, and return their records."""
+        newcomers = self.parts.newcomers
+        if newcomers is None or not (newcomers.is_asked_after(number) or self.host.is_last(number)):
+            return None
+        measured = newcomers.measure(self.parts.protocol.active_servers, number, self.host.call)
+        values |= measured.values
+        return measured.records
 
     def protocol_metrics(self) -> dict[str, float]:
         """Simulated time, and the numbers of the servers' protocol."""
@@ -294,12 +308,17 @@ class Round:
             copy_into(self.parts.client.net, self.parts.device.sent(record.global_model))
             if folder is not None:
                 if record.users is not None:
-                    folder.append_clients(number, record.users)
+                    folder.append_clients(number, self.records(record))
                 folder.append_metrics(number, state.history.row(record.values))
             state.clients.commit()
             state.add(number, record, self.shown_model)
             self.host.count_rounds()
             state.in_round = False  # the round is complete: a checkpoint may be written
+
+    def records(self, record: RoundRecord) -> dict[str, Any]:
+        """The rows of clients.parquet; in a run that has newcomers, a column marks them."""
+        assert record.users is not None
+        return record.users if self.parts.newcomers is None else with_newcomers(record.users, record.newcomers)
 
     def shown_model(self) -> Params:
         """What the client's net holds after `load_global_model`, without asking the device."""

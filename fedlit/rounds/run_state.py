@@ -25,6 +25,8 @@ class RoundRecord:
     """The row of metrics.csv."""
     users: dict[str, Any] | None = None
     """The record of each client; None if the round is not evaluated."""
+    newcomers: dict[str, Any] | None = None
+    """The record of each client that was held back; None unless they are measured after this round."""
     servers: ServerRecords = field(default_factory=dict)
     """The record of each server, if there are several and the round is evaluated."""
     global_model: Params = field(default_factory=dict)
@@ -47,6 +49,8 @@ class RunState:
         """The mean training loss of the first round, to which later ones are compared."""
         self.last_records: dict[str, Any] | None = None
         """The records of all clients from the last evaluated round of this process."""
+        self.last_newcomers: dict[str, Any] | None = None
+        """The records of the newcomers, from the last round of this process after which they were measured."""
         self.global_model: Params = {}
         """The global model of the last finished round, as measured, so that callbacks are called only once."""
         self.choice: EngineChoice | None = None
@@ -79,6 +83,8 @@ class RunState:
         self.history.add(number, record.values)
         if record.users is not None:
             self.last_records = record.users
+        if record.newcomers is not None:
+            self.last_newcomers = record.newcomers
         if record.servers:
             self.server_history.append(record.servers)
         self.best.offer(number, record.values, best_model)

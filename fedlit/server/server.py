@@ -1,7 +1,8 @@
 """Server: one model, its optimiser, the callbacks that keep its state, and its clients."""
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,6 +119,23 @@ class Server:
         for name, buffer in self.buffers.items():
             if name not in fixed:
                 buffer.copy_(buffers[name])
+
+    def for_newcomers(self) -> "Server":
+        """This server as a client finds it that comes now: nobody has rows, and the run begins at its present model."""
+        found = copy(self)
+        found.states, found.initial = ClientStates(), clone({name: self._model[name] for name in self.params})
+        return found
+
+    @contextmanager
+    def callbacks_restored(self) -> Iterator[None]:
+        """After the block, its callbacks keep what they kept before."""
+        kept = [copied(callback.state_dict()) for callback in self.callbacks]
+        try:
+            yield
+        finally:
+            for callback, state in zip(self.callbacks, kept, strict=True):
+                if state:
+                    callback.load_state_dict(state)
 
     def begin_round(self, time_s: float, number: int) -> None:
         """Begin the next round at this simulated time, after a step in the run's round `number`."""

@@ -13,6 +13,7 @@ from fedlit.client.specs import check_places, check_reported, number_states
 from fedlit.client.step import Adaptation, AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
+from fedlit.data.newcomers import check_not_fresh
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.evaluation.round_metrics import EXTRA_METRICS, MetricGroups, round_columns
@@ -113,6 +114,7 @@ def check_run(
     check_states(client)
     check_population(client, data)
     check_adaptation(client, data, measures)
+    check_newcomers(data, measures)
     check_extra_metrics(data, measures)
     check_monitors(client, data, callbacks)
     check_frozen(client)
@@ -157,9 +159,11 @@ def check_cohort(
     for number, ids in enumerate(parts):
         if sampler.cohort_size(clients_per_round, len(ids)) > len(ids):
             whose = f"the data ({type(data).__name__}) have" if cloud is None else f"server {number} of the cloud has"
+            lower = f", or lower data.newcomers ({data.newcomers:g})" if data.newcomers else ""
             raise ConfigError(
-                f"trainer.clients_per_round is {clients_per_round}, but {whose} only {len(ids)} clients. Set it to "
-                f"{len(ids)} or less, or make more clients (data.num_clients)."
+                f"trainer.clients_per_round is {clients_per_round}, but {whose} only {len(ids)} clients"
+                f"{' beside the newcomers' * bool(lower)}. Set it to {len(ids)} or less, or make more clients "
+                f"(data.num_clients){lower}."
             )
         known: dict[str, Any] = {"arrivals": clock.latency.arrivals(0, 0, ids)} if clock and sampler.needs_clock else {}
         drawn = sampler.select(0, 0, data.sizes.numpy()[ids], clients_per_round, **known)
@@ -211,6 +215,8 @@ def evaluation_options(
     epochs: int | None,
     part: str | None,
     start: FinetuneFrom | None,
+    newcomers_every: int | None,
+    eval_every: int,
 ) -> EvaluationOptions:
     """What is measured in addition; ConfigError for options of fine-tuning that are out of range or lack the rate."""
     require(lr is None or lr >= 0, f"trainer.finetune_lr is {lr}; give 0 or more.")
@@ -221,8 +227,13 @@ def evaluation_options(
             f"trainer.finetune_{name} is {value}, but trainer.finetune_lr is not given, so nothing is fine-tuned. Give "
             f"the rate, such as 0.01, or leave finetune_{name} out.",
         )
+    require(
+        newcomers_every is None or (newcomers_every >= 1 and newcomers_every % eval_every == 0),
+        f"trainer.newcomers_every is {newcomers_every}, but newcomers are measured in evaluated rounds, and "
+        f"trainer.eval_every is {eval_every}. Give a multiple of it, or leave it out to measure after the last round.",
+    )
     finetune = None if lr is None else Adaptation(lr, on, epochs, part)
-    return EvaluationOptions(extra_metrics, finetune, start or "personal", seed)
+    return EvaluationOptions(extra_metrics, finetune, start or "personal", seed, newcomers_every)
 
 
 def check_adaptation(client: Client, data: FederatedDataModule, measures: EvaluationOptions) -> None:
@@ -238,6 +249,21 @@ def check_adaptation(client: Client, data: FederatedDataModule, measures: Evalua
             )
 
 
+def check_newcomers(data: FederatedDataModule, measures: EvaluationOptions) -> None:
+    """Refuse newcomers who cannot be measured, and to ask for them if nobody is held back."""
+    check_not_fresh(data)
+    require(
+        data.newcomer_data is None or bool(data.newcomer_data.everyone.test.sizes.any()),
+        f"data.newcomers is {data.newcomers}, but no client that is held back has test samples. Set data.test_fraction "
+        "to 0.2, or data.eval_clients to a larger number.",
+    )
+    require(
+        measures.newcomers_every is None or data.newcomer_data is not None,
+        f"trainer.newcomers_every is {measures.newcomers_every}, but data.newcomers is 0, so no client is held back. "
+        "Set data.newcomers to 0.2, for example, or leave newcomers_every out.",
+    )
+
+
 def check_extra_metrics(data: FederatedDataModule, measures: EvaluationOptions) -> None:
     """Refuse a global objective over a population that changes every round."""
     if data.is_fresh and measures.extra_metrics:
@@ -249,7 +275,9 @@ def check_extra_metrics(data: FederatedDataModule, measures: EvaluationOptions) 
 
 def check_monitors(client: Client, data: FederatedDataModule, callbacks: Sequence[Callback]) -> None:
     """Refuse callbacks that monitor a metric which is not measured."""
-    known = round_columns(client, MetricGroups(finetuned=True, extra=EXTRA_METRICS))
+    known = round_columns(
+        client, MetricGroups(finetuned=True, newcomers=True, finetuned_newcomers=True, extra=EXTRA_METRICS)
+    )
     groups = {name.split("/")[0] for name in known}
     declared = [name for callback in callbacks if isinstance(callback, ServerCallback) for name in callback.metrics]
     for callback in callbacks:

@@ -15,6 +15,7 @@ from fedlit.client.base import Client
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.evaluation.evaluator import Evaluator
+from fedlit.metrics.formatting import counted
 from fedlit.params import copy_into
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.trainer.summary import git_commit, result_table, summarise, versions
@@ -30,6 +31,13 @@ class Summary(dict[str, Any]):
         console.print(result_table(self))
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue().rstrip()
+
+
+def described_newcomers(client: Client, data: FederatedDataModule) -> str:
+    """How many clients were held back, and what each of them gets."""
+    assert data.newcomer_data is not None
+    held_back = data.newcomer_data.num_clients - data.num_clients
+    return f"{counted(held_back, 'client')}; each gets {client.newcomer().describe()}"
 
 
 class Columns(Mapping[str, np.ndarray]):
@@ -100,6 +108,7 @@ class FitResults:
                 "seconds": round(sum(row.get("time/round_s", 0.0) for row in loop.history.rows), 3),
                 "personal": loop.client.personal_model().describe(),
                 **({} if loop.measures.finetune is None else {"finetuned": loop.measures.describe_finetuning()}),
+                **({} if data.newcomer_data is None else {"newcomers": described_newcomers(loop.client, data)}),
                 "partition_hash": data.partition_hash,
                 "versions": versions(),
                 "git_commit": git_commit(),
@@ -117,12 +126,29 @@ class FitResults:
 
     @property
     def users(self) -> Columns:
-        """One row for each client, from the last evaluated round: the rows of clients.parquet."""
+        """One row for each user, from the last evaluated round: the rows of clients.parquet."""
         records = self._fitted("users").state.last_records
         if records is None:
             raise ConfigError(
                 "trainer.users is empty: no round was evaluated here. The run was finished before, or it ran "
                 "in other processes. fedlit.results.runs.read_run(folder).clients has them."
+            )
+        return Columns(records)
+
+    @property
+    def newcomers(self) -> Columns:
+        """One row for each client that was held back (`data.newcomers`), from the last measurement."""
+        loop = self._fitted("newcomers")
+        records = loop.state.last_newcomers
+        if records is None:
+            raise ConfigError(
+                "trainer.newcomers is empty: "
+                + (
+                    "data.newcomers is 0, so no client was held back. Set it to 0.2, for example."
+                    if loop.data.newcomer_data is None
+                    else "newcomers were not measured in this process. `fedlit evaluate RUN` measures those of a run "
+                    "that ended early, and fedlit.results.runs.read_run(folder).newcomers has their records."
+                )
             )
         return Columns(records)
 

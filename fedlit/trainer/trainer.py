@@ -87,6 +87,8 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         finetune_part: fine-tune this part of the net alone, such as its last layer: the name of a module or parameter,
             or a pattern with *.
         finetune_from: the model that is fine-tuned: the personal model unless given, or global, the server's.
+        newcomers_every: rounds between measurements of the clients that data.newcomers holds back; they are measured
+            after the last round alone unless given.
         clock: simulated seconds that clients take (time/sim_s); no time is simulated unless given.
         cloud: several servers, each with clients of its own, that mix their models; clients_per_round is each server's.
         buffer: the server steps after K reports instead of waiting for a cohort (FedBuff); needs a clock.
@@ -138,6 +140,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         finetune_epochs: int | None = None,
         finetune_part: str | None = None,
         finetune_from: FinetuneFrom | None = None,
+        newcomers_every: int | None = None,
         clock: Clock | None = None,
         cloud: Cloud | None = None,
         buffer: Buffer | None = None,
@@ -180,6 +183,8 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             epochs=finetune_epochs,
             part=finetune_part,
             start=finetune_from,
+            newcomers_every=newcomers_every,
+            eval_every=eval_every,
         )
         for name in extra_metrics:
             require(

@@ -30,6 +30,7 @@ QUICK = [
     checks.resumes_exactly,
     checks.order_does_not_matter,
     checks.processes_agree,
+    checks.newcomers_change_nothing,
     checks.differs_from_averaging,
 ]
 """Those that compile nothing; a run that is resumed to the same bits proves that the same seed gives the same bits."""
@@ -50,7 +51,7 @@ def one_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     references: list[Any] = []
 
     def once(client: Client, problem: Problem, **options: Any) -> Any:
-        if references and not options.keys() & {"rounds", "callbacks"} and not is_reversed(options):
+        if references and not options.keys() & {"rounds", "callbacks", "data"} and not is_reversed(options):
             return references[0]
         references.append(trained(client, problem, **options))
         return references[-1]

@@ -23,6 +23,7 @@ from fedlit.experiments.conformance.problem import (
     largest_gap,
     new_trainer,
     trained,
+    users_alone,
 )
 from fedlit.params import clone
 from fedlit.server.base import ServerCallback
@@ -72,7 +73,7 @@ class Watching(ServerCallback):
         return {client: clone({name: states.row(name, client) for name in names}) for client in own if names}
 
 
-FIGURES = 8
+FIGURES = 9
 """How many figures the checks of an algorithm give."""
 
 
@@ -89,6 +90,7 @@ def figures(make: Make, problem: Problem = TINY, **trainer: Any) -> Iterator[Mea
     yield from cohort_is_respected(make, trainer, problem)
     yield order_does_not_matter(make, trainer, problem)
     yield processes_agree(make, trainer, problem)
+    yield newcomers_change_nothing(make, trainer, problem)
     yield differs_from_averaging(make, trainer, problem)
 
 
@@ -100,7 +102,7 @@ def new(make: Make, problem: Problem = TINY) -> Client:
 def engines_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY, **engine: Any) -> Measured:
     """Sequential against vectorized, forced, in all that a run comes to; `engine` may hold how it is to be compiled."""
     reference = everything(trained(new(make, problem), problem, **trainer))
-    several = {"lanes": 2, "workers": 2} if one_lane(new(make, problem)) is None else {}
+    several: dict[str, Any] = {"lanes": 2, "workers": 2} if one_lane(new(make, problem)) is None else {}
     fast = trained(new(make, problem), problem, engine="vectorized", **several, **engine, **trainer)
     choice = fast.loop.choice
     assert choice is not None
@@ -153,6 +155,17 @@ def order_does_not_matter(make: Make, trainer: dict[str, Any], problem: Problem 
     backward = everything(trained(new(make, problem), problem, sampler=ReversedSampler(), **trainer))
     gap = largest_gap(forward, backward)
     return Measured("order does not matter", gap <= 1e-12, gap, "≤ 1e-12")
+
+
+def newcomers_change_nothing(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
+    """One of the four clients is held back and measured in every round; against a run that never heard of it."""
+    few = trainer | {"clients_per_round": min(2, trainer.get("clients_per_round", 2))}
+    data = problem.data(newcomers=1 / 4)
+    met = trained(new(make, problem), problem, data=data, newcomers_every=1, **few)
+    alone = trained(new(make, problem), problem, data=users_alone(problem.data(newcomers=1 / 4)), **few)
+    gap = largest_gap(everything(alone), everything(met))
+    measured = sum("newcomers/acc" in row for row in met.loop.history.rows)
+    return Measured("newcomers change nothing", gap == 0, gap, "= 0", f"{measured} times measured")
 
 
 class Keeping(Callback):

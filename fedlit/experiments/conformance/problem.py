@@ -44,13 +44,14 @@ class Problem:
             torch.manual_seed(3)
             return self.make_net().double()
 
-    def data(self) -> TensorData:
+    def data(self, newcomers: float = 0.0) -> TensorData:
         """Samples of the shape that the net takes, in as many classes as it tells apart."""
         shape, classes = self._form
         rng = np.random.default_rng(5)
         client = np.repeat(np.arange(len(SIZES)), SIZES)
         x = rng.normal(size=(len(client), *shape)) + client.reshape(-1, *[1] * len(shape)) / 2
-        return TensorData(x, rng.integers(classes, size=len(client)), client, num_classes=classes, test_fraction=0.25)
+        y = rng.integers(classes, size=len(client))
+        return TensorData(x, y, client, num_classes=classes, test_fraction=0.25, newcomers=newcomers)
 
     @cached_property
     def _form(self) -> tuple[tuple[int, ...], int]:
@@ -100,11 +101,20 @@ class ReversedSampler(UniformSampler):
         return Selection(drawn.train[::-1], drawn.report[::-1])
 
 
-def trained(client: Client, problem: Problem = TINY, **options: Any) -> FederatedTrainer:
+def users_alone(data: TensorData) -> TensorData:
+    """The same users, as if there were no newcomers."""
+    data.setup()
+    data._held_back = None
+    return data
+
+
+def trained(
+    client: Client, problem: Problem = TINY, *, data: TensorData | None = None, **options: Any
+) -> FederatedTrainer:
     """A few rounds with three of the four clients; sequential unless asked otherwise."""
     given: dict[str, Any] = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential"}
     trainer = new_trainer(**(given | options))
-    trainer.fit(client, datamodule=problem.data())
+    trainer.fit(client, datamodule=problem.data() if data is None else data)
     return trainer
 
 

@@ -27,10 +27,11 @@ Goal = Literal["maximize", "minimize"]
 GOALS: dict[str | None, Goal] = {"max": "maximize", "min": "minimize"}
 """Which way is better -> the goal of a search."""
 
-_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "users/", f"{BEST_ROUND}global_", "min_max/")
+_ON_TEST = ("global/", "local/", "personal/", "finetuned/", "newcomers/", "users/", f"{BEST_ROUND}global_", "min_max/")
 _EXTREME = ("min_user/", "max_user/")
 _ON_REQUEST = {
     "finetuned": "trainer.finetune_lr 0.01",
+    "newcomers": "data.newcomers 0.2",
     "cloud": "trainer.cloud.servers 5",
     "buffer": "trainer.buffer.size 5",
     "time": "trainer.clock fedlit.clock.Clock",
@@ -95,8 +96,14 @@ def check_measured(name: str, commands: Sequence[Sequence[str]], config: Any) ->
 def names_of_a_run(client: Client, config: Any) -> list[str]:
     """What a run of this algorithm has by the end, in metrics.csv and in summary.json."""
     options, first = config.trainer, client.task.first.name
-    finetuned = options.finetune_lr is not None
-    columns = round_columns(client, MetricGroups(finetuned=finetuned, extra=tuple(options.extra_metrics)))
+    finetuned, newcomers = options.finetune_lr is not None, holds_back(config.data)
+    parts = MetricGroups(
+        finetuned=finetuned,
+        newcomers=newcomers,
+        finetuned_newcomers=newcomers and finetuned,
+        extra=tuple(options.extra_metrics),
+    )
+    columns = round_columns(client, parts)
     asked = [name for name in METRICS if (group := name.partition("/")[0]) in ("cloud", "buffer") and options[group]]
     asked += [CLOCK] if options.clock else []
     own = [name for callback in client.server_callbacks() for name in callback.metrics]
@@ -104,6 +111,12 @@ def names_of_a_run(client: Client, config: Any) -> list[str]:
         name.replace("acc", first) for name in (*SUMMARY_METRICS, *MIN_MAX_METRICS) if not name.startswith("rounds_to/")
     ]
     return [*columns, *asked, *own, *whole]
+
+
+def holds_back(data: Any) -> bool:
+    """Whether the config of a data set has newcomers."""
+    arguments = data.get("init_args", data)
+    return bool(arguments.get("newcomers"))
 
 
 def remarks(name: str, goal: Goal) -> list[str]:

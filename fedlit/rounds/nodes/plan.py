@@ -128,6 +128,11 @@ def check_options(client: Client, data: FederatedDataModule, options: RoundOptio
         not (client.pools_data or data.is_fresh),
         f"fedlit cloud divides clients among processes, but this run {what}. Use fedlit fit.",
     )
+    require(
+        data.newcomer_data is None,
+        f"data.newcomers is {data.newcomers}, but the processes of fedlit cloud train users alone. Use fedlit fit, or "
+        "leave it out.",
+    )
     unused = [name for name in ("lanes", "workers", "compiled") if getattr(request, name) is not None]
     option = unused[0] if unused else "engine"
     require(
