@@ -249,7 +249,7 @@ def check_writable(file: Path, option: str) -> None:
 
 
 @contextmanager
-def chosen_by(option: str, place: Path) -> Iterator[None]:
+def chosen_by(option: str, path: Path) -> Iterator[None]:
     """Around a command's writing: an error names the option that chooses another place.
 
     The errors of a RunFolder name --run and --resume, which such a command does not have.
@@ -261,7 +261,7 @@ def chosen_by(option: str, place: Path) -> Iterator[None]:
         if not isinstance(cause, OSError):
             raise
         raise RunError(
-            f"{place} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
+            f"{path} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
         ) from error
 
 
