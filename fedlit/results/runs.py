@@ -16,8 +16,9 @@ from fedlit.metrics.catalogue import MEASURES, STATES, ShownState, declare, decl
 from fedlit.metrics.measures import Measure, unknown
 from fedlit.results.config_file import flatten, read_config, result_settings
 from fedlit.results.consistency import check_consistent
-from fedlit.results.folder import RunFolder, read_clients, read_metrics
+from fedlit.results.folder import RunFolder
 from fedlit.results.groups import SEEDS, Group, group_runs, mixed, named_data
+from fedlit.results.records import read_clients, read_metrics
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types

@@ -49,7 +49,7 @@ from fedlit import (
 from fedlit.client.cohort import Selection
 from fedlit.data.partition.base import Parts
 from fedlit.errors import ConfigError, FedlitError
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import QFFL
 from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS

@@ -22,7 +22,8 @@ from fedlit.report.colours import DIFFERENT, Look, looks_of
 from fedlit.report.dashboard.datasets import DataSet, datasets_of
 from fedlit.report.dashboard.ranking import ranks_of
 from fedlit.report.finished import finished_alone
-from fedlit.results.folder import fingerprint, read_clients
+from fedlit.results.folder import fingerprint
+from fedlit.results.records import read_clients
 from fedlit.results.runs import Group, Run, group_runs
 
 if TYPE_CHECKING:
