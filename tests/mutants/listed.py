@@ -545,8 +545,8 @@ MEASURES = (
         "evaluation/history.py",
         "self.round, self.value, self.model = round, value, clone(model())",
         "self.round, self.value, self.model = round, value, dict(model())",
-        "best.ckpt holds the model of its round",
-        ("trainer/test_lightning.py::test_model_checkpoint_keeps_the_model_of_the_best_validated_round",),
+        "best.ckpt holds the model of its round, and weights that layers share, too",
+        ("trainer/test_lightning.py::test_best_model_keeps_weights_that_layers_share_as_they_were",),
     ),
     Mutant(
         "partition-lost-rows",

@@ -160,6 +160,22 @@ def test_model_checkpoint_keeps_the_model_of_the_best_validated_round(tmp_path: 
     assert same(best.model, {name.removeprefix("net."): value for name, value in saved["state_dict"].items()})
 
 
+class SharedWeights(nn.Sequential):
+    """Two layers have the same matrix, which the server's model holds once and a state dict twice."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        first, second = (nn.Linear(features, features, bias=False) for _ in range(2))
+        second.weight = first.weight
+        super().__init__(first, second, nn.Linear(features, classes))
+
+
+def test_best_model_keeps_weights_that_layers_share_as_they_were() -> None:
+    trainer = fit(FedAvg(SharedWeights(FEATURES, CLASSES), local_epochs=2), rounds=6)
+    best = trainer.loop.best
+    assert best.round != trainer.loop.rounds_done
+    assert torch.equal(best.model["0.weight"], best.model["1.weight"])
+
+
 @pytest.mark.parametrize(("eval_every", "kept"), [(1, [1, 2, 3]), (2, [2, 3])])
 def test_model_checkpoint_can_keep_every_evaluated_round(tmp_path: Path, eval_every: int, kept: list[int]) -> None:
     fit(callbacks=ModelCheckpoint(tmp_path, monitor="val/acc", save_top_k=-1), eval_every=eval_every)
