@@ -23,6 +23,7 @@ ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 USED = {
     "client/base.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # the base classes of layers have no public name
+    "client/local_options.py": {"torch.nn.modules.batchnorm._BatchNorm"},
     "client/state_buffers.py": {
         "._buffers",  # of nn.Module, as are the next two
         "._modules",
