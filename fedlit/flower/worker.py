@@ -43,7 +43,7 @@ class Worker:
             _, [content] = receive(connection, self.most)
             try:
                 answer = self.node.answer(unpack(bytes_as_tensor(content)))
-            except MessageError as error:
+            except (MessageError, ValueError) as error:
                 answer = {"failed": f"got a message that cannot be read ({error})"}
             send(connection, {}, [pack(answer).numpy().tobytes()])
         except (OSError, ClosedError, ValueError) as error:
