@@ -31,9 +31,12 @@ class Worker:
         self._listening.listen()
 
     def serve(self) -> None:
-        """Answer until this process is ended."""
+        """Answer until the socket is closed."""
         while True:
-            connection, _ = self._listening.accept()
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
             with connection:
                 self.serve_one(connection)
 
@@ -51,5 +54,6 @@ class Worker:
 
     def close(self) -> None:
         """Listen no longer."""
+        self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.path.unlink(missing_ok=True)

@@ -81,7 +81,7 @@ def test_who_was_killed_goes_on_with_its_rows_and_a_replay_has_the_same_bits(tmp
         names = names_of_clients(cli.datamodule)
         listening = place.start_nodes(names, tmp_path / "rows", secure=False)
         cli.trainer.callbacks.append(Accidents(place, names, listening))
-        with submitted(place.programs, listening, place.folder, 45) as link:
+        with submitted(place.programs, listening, place.folder, 120) as link:
             assert train(cli, link, link.wait_for_nodes(3, 300, place.programs.check)) == 0
         again = FlowerCLI([*WORDS, "--run", str(tmp_path / "replay")])
         nodes = {}
