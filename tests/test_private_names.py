@@ -22,7 +22,11 @@ ROOT = Path(fedlit.__file__).parent
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 USED = {
-    "client/base.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # the base classes of layers have no public name
+    "client/base.py": {"torch.nn.modules.batchnorm._BatchNorm"},
+    "client/net_parts.py": {
+        "torch.nn.modules.batchnorm._BatchNorm",
+        "torch.nn.modules.batchnorm._NormBase",
+    },  # the base classes of layers have no public name
     "client/state_buffers.py": {
         "._buffers",  # of nn.Module, as are the next two
         "._modules",

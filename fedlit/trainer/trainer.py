@@ -17,6 +17,7 @@ from torch import nn
 
 from fedlit.client.base import Client
 from fedlit.client.initial_weights import InitialWeights, draw_initial_weights, mark_trained
+from fedlit.client.net_parts import frozen, listed
 from fedlit.client.states_location import StatesPlace, check_asked, why_not_on_disk
 from fedlit.client.step import AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
@@ -41,6 +42,7 @@ from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
 from fedlit.server.weights import Weighting, find_weighting
+from fedlit.trainer import frozen_file
 from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
 from fedlit.trainer.configuration_checks import (
     check_run,
@@ -203,7 +205,8 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             all_callbacks.append(RoundProgressBar())
         self.folder = RunFolder(Path(run)) if run is not None else None
         if self.folder is not None:
-            all_callbacks.append(RunCheckpoint(self.folder, checkpoint_every))
+            self._saver = RunCheckpoint(self.folder, checkpoint_every)
+            all_callbacks.append(self._saver)
         super().__init__(
             accelerator=lightning_accelerator,
             devices=devices,
@@ -297,13 +300,14 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         self._algorithms_callbacks = client.server_callbacks()
         self.callbacks: list[Callback] = merge_callbacks(self._algorithms_callbacks, users)
         self._check(client, data)
+        given = self._load_weights(client)  # before the run is described: its frozen weights are a part of what it is
         described = self.folder is not None or ranks.size > 1
         config = self.config or (describe_run(self, client, data, users) if described else {})
         as_once = None if self.config else partial(describe_run_as_in_0_1, self, client, data, users)
         if ranks.size > 1:
             check_ranks_agree(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
         if ckpt_path is None:
-            self._set_initial_weights(client)
+            self._draw_weights(client, given)
         ranks.broadcast_tensors(client.net.state_dict())
         folder = self.folder if ranks.is_first else None
         with folder.claimed() if folder is not None else nullcontext():
@@ -341,16 +345,24 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             simulate_clock(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
         self.loop.weighting = weighting
 
-    def _set_initial_weights(self, client: Client) -> None:
-        """From a file, or drawn from the seed; the weights of a resumed run come with its checkpoint."""
-        ranks = self.loop.ranks
-        if client.init_from is not None:
-            if ranks.is_first:  # the other ranks get its tensors
-                client.init_from.load_into(client.net)
-            log.info(f"initial weights: from {client.init_from.path}")
-        elif self.initial_weights == "seed" and not ranks.broadcast(self._has_checkpoint):
-            draw_initial_weights(client.net, self.seed)
-            log.info(f"initial weights: drawn from seed {self.seed}")
+    def _load_weights(self, client: Client) -> frozenset[str]:
+        """Load the weights of the file that was given; returns the names of its tensors."""
+        ranks, file = self.loop.ranks, client.init_from
+        if file is None:
+            return frozenset()
+        names = frozenset(ranks.broadcast(sorted(file.load_into(client.net)) if ranks.is_first else []))
+        others = [name for name in client.net.state_dict() if name not in names]  # the other ranks get its tensors
+        log.info(f"initial weights: from {file.path}{f'; not in it: {listed(others, 4)}' if others else ''}")
+        return names
+
+    def _draw_weights(self, client: Client, given: frozenset[str]) -> None:
+        """Draw what is trained, and did not come from a file, from the seed; a resumed run has its checkpoint's."""
+        if self.initial_weights == "net" or self.loop.ranks.broadcast(self._has_checkpoint):
+            return
+        drawn = draw_initial_weights(client.net, self.seed, given)
+        if drawn:
+            what = f" ({listed(drawn, 4)})" if given or frozen(client.net) else ""
+            log.info(f"initial weights: drawn from seed {self.seed}{what}")
 
     @property
     def _has_checkpoint(self) -> bool:
@@ -404,6 +416,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             rounds, request = self.max_epochs, self.loop.options.request
             check_resumed(folder, checkpoint, client, data, rounds, request, self.loop.ranks.size)
         prepare_folder(folder, config, checkpoint, overwrite=self.overwrite)
+        self._saver.frozen = checkpoint.frozen if checkpoint is not None else frozen_file.write(folder, client.net)
         folder.write_partition(data.describe())
         self.loop.folder = folder
         if checkpoint is None:
