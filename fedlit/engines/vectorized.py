@@ -18,9 +18,10 @@ from fedlit.client.net_parts import begin_training
 from fedlit.client.step import Phase, ProgramKey, state_name
 from fedlit.engines.base import Engine, Rows, Solved, Store, TrainData, batch_rows, threads, with_frozen
 from fedlit.engines.compiler import compile_program, entry_address
+from fedlit.engines.flat_layout import FlatLayout
 from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.lanes import CohortWork, LaneJob, LaneProgram, Worker, assign_lanes
-from fedlit.engines.program import Compiles, FlatLayout, LocalProgram, Schedule, channels_last
+from fedlit.engines.program import Compiles, LocalProgram, Schedule, channels_last
 from fedlit.errors import located
 from fedlit.params import Params, at_least_float32, under_prefix, with_prefix
 

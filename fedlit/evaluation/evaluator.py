@@ -100,7 +100,7 @@ class Evaluator:
         owners = torch.from_numpy(tests.owners)
         scored = self._score_together(model, tests.joined) if len(owners) else {}
         sums = {name: by_user(part, owners, len(users)) for name, part in scored.items()}
-        return {user: row(sums, place) for place, user in enumerate(users)}
+        return {user: row(sums, position) for position, user in enumerate(users)}
 
     def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Losses and summands of the measures, summed over the rows; computed by this rank alone."""

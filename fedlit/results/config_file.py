@@ -27,7 +27,7 @@ FREE_TRAINER_KEYS = frozenset(
 LATER_KEYS: Mapping[str, frozenset[str]] = {
     "trainer": frozenset({"finetune_epochs", "finetune_part", "finetune_from", "newcomers_every"}),
     "model": frozenset({"train", "metrics"}),
-    "data": frozenset({"newcomers"}),
+    "data": frozenset({"newcomers", "half", "every_position"}),
 }
 """Arguments that runs of 0.2.0 lack. They are no settings while they are empty: such runs keep their folder and can be
 resumed."""

@@ -123,9 +123,9 @@ class Server:
 
     def for_newcomers(self) -> "Server":
         """This server as a client finds it that comes now: nobody has rows, and the run begins at its present model."""
-        found = copy(self)
-        found.states, found.initial = ClientStates(), clone({name: self._model[name] for name in self.params})
-        return found
+        server = copy(self)
+        server.states, server.initial = ClientStates(), clone({name: self._model[name] for name in self.params})
+        return server
 
     @contextmanager
     def callbacks_restored(self) -> Iterator[None]:

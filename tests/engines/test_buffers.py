@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedlit import CharLSTM, Client, FedAvg, FedBC, FederatedTrainer, ResNet20, TensorData
 from fedlit.client.step import Batch, Phase
-from fedlit.engines.program import FlatLayout, LocalProgram
+from fedlit.engines.flat_layout import FlatLayout
+from fedlit.engines.program import LocalProgram
 from fedlit.params import Params, clone, with_prefix
 from tests.cases import slow_but
 from tests.engines.test_compiler_contract import needs_compiler
