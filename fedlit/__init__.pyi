@@ -81,6 +81,7 @@ from .models import CharLSTM as CharLSTM
 from .models import CharTransformer as CharTransformer
 from .models import DigitNet as DigitNet
 from .models import LeNet as LeNet
+from .models import LoRA as LoRA
 from .models import ResNet18 as ResNet18
 from .models import ResNet20 as ResNet20
 from .models import Softmax as Softmax

@@ -85,6 +85,7 @@ PUBLIC = [
     "FixedSampler",
     "ImageFolders",
     "LeNet",
+    "LoRA",
     "OfficeCaltech10",
     "Phase",
     "ResNet18",
