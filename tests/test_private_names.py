@@ -30,6 +30,7 @@ USED = {
         "._parameters",
         "._version",  # of a Tensor
     },
+    "client/step.py": {"._buffers"},
     "config/parse_errors.py": {"._actions"},  # of argparse's parser, which jsonargparse's is
     "data/files/cifar.py": {"pickle._Unpickler"},
     "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
