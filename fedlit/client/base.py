@@ -21,6 +21,7 @@ from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.client.local_options import LocalOptions
 from fedlit.client.net_parts import freeze_but, trained, trained_params
+from fedlit.client.specs import count_numbers, first_values, sent_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, Task, find_task
@@ -246,8 +247,18 @@ class Client(Recorded, LocalOptions, StateBuffers):
         return None
 
     def traffic(self) -> tuple[int, int]:
-        """How many numbers a client receives and sends in a round: (down, up); by default the model, and n_i up."""
-        return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
+        """How many numbers a client receives and sends in a round: (down, up), as the specs declare it.
+
+        Down go z, `sent_spec`, and the states at the server that it sends; up go x_i, n_i and `report_spec`. What goes
+        down at a client's first participation only is not counted, and neither are risks that a weighting reads.
+        """
+        kept, reported = self.state_spec(), self.report_spec()
+        params = trained_params(self.net)
+        model, shared = (sum(value.numel() for value in part.values()) for part in (params, self.shared(params)))
+        down = count_numbers(sent_values(kept) | first_values(self.sent_spec()), model)
+        up = count_numbers({name: first for name, first in first_values(reported).items() if name not in kept}, shared)
+        up += count_numbers({name: first for name, first in first_values(kept).items() if name in reported}, model)
+        return self.model_numbers + down, self.model_numbers + 1 + up
 
     def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         """Runs after each phase, when the whole cohort has finished it.

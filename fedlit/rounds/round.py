@@ -253,7 +253,9 @@ class Round:
         self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
         """The metrics of the round and, if it is evaluated, the record of each client and server."""
-        values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
+        parts, values = self.parts, {}
+        if cohort is not None:
+            values = round_metrics(cohort, parts.client, parts.told_numbers)
         evaluated = time.perf_counter()
         users = self.evaluate(number, cohort, values) if due else None
         newcomers = self.measure_newcomers(number, values) if due else None
