@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
+from fedlit.client.specs import Kept, count_numbers, first_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, Task, find_task
@@ -203,6 +204,14 @@ class Client(Recorded, StateBuffers):
         """Local solves of a round, in order."""
         return [Phase()]
 
+    def summarize(self, batch: Batch) -> Params:
+        """Sums over some of the client's own rows, such as its features by class; nothing by default.
+
+        After every phase it is called for all training rows of each client, in pieces, with row weights 1: with the
+        trained net, in evaluation mode, without augmentation. `on_phase_end` reads the totals as `cohort.summary`.
+        """
+        return {}
+
     def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """(clients,) local steps of each client, from those that the options plan; 0 means no training this round.
 
@@ -261,8 +270,16 @@ class Client(Recorded, StateBuffers):
         return None
 
     def traffic(self) -> tuple[int, int]:
-        """How many numbers a client receives and sends in a round: (down, up); by default the model, and n_i up."""
-        return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
+        """How many numbers a client receives and sends in a round: (down, up).
+
+        The model, n_i up, and what the specs say: states at the server that are sent, `sent_spec`, `report_spec`.
+        """
+        kept = self.state_spec()
+        down = {name: entry.first for name, entry in kept.items() if isinstance(entry, Kept) and entry.is_sent}
+        down |= first_values(self.sent_spec())
+        up = {name: self.first_values().get(name, first) for name, first in first_values(self.report_spec()).items()}
+        model = self.model_numbers
+        return model + count_numbers(down, model), model + 1 + count_numbers(up, model)
 
     def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         """Runs after each phase, when the whole cohort has finished it.

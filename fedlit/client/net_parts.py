@@ -1,10 +1,11 @@
-"""Parts of a net by name: a module, a parameter, or what a pattern with * matches."""
+"""Parts of a net by name: a module, a parameter, or what a pattern with * matches; and what enters a module."""
 
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedlit.errors import ConfigError, nearest
+from fedlit.inputs import Inputs, call
 
 _SHOWN = 12
 """Most names that an error lists."""
@@ -34,3 +35,14 @@ def _wholes(name: str) -> list[str]:
     """A parameter and the modules around it: a.b.weight, a.b, a."""
     words = name.split(".")
     return [".".join(words[:count]) for count in range(len(words), 0, -1)]
+
+
+def input_of(net: nn.Module, module: str, x: Inputs) -> Tensor:
+    """What enters a module when the net is called with x: features, if it is the last layer."""
+    entered: list[Tensor] = []
+    hook = net.get_submodule(module).register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+    try:
+        call(net, x)
+    finally:
+        hook.remove()
+    return entered[0]

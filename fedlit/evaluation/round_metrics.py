@@ -9,6 +9,7 @@ import torch
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
+from fedlit.client.cohort_stack import stacked_fields
 from fedlit.client.specs import number_states
 from fedlit.client.states import ClientStates
 from fedlit.data.base import FederatedDataModule
@@ -107,7 +108,7 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
         values |= {curve: float(_STATISTICS[statistic](numbers)) for curve, statistic in curves.items()}
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
-    up_mb = int(reports.sum()) * up * number_mb
+    up_mb = int(reports.sum()) * (up + measured_numbers(cohort, client)) * number_mb
     if len(cohort.sent_bytes) == len(cohort.clients):  # callbacks of all servers have filled it
         up_mb += float(cohort.sent_bytes.numpy()[reports].sum()) / 1e6
         up_mb -= int(reports.sum()) * client.model_numbers * number_mb
@@ -115,6 +116,13 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
         "comm/down_mb": len(cohort.clients) * down * number_mb,
         "comm/up_mb": up_mb,
     }
+
+
+def measured_numbers(cohort: WeighedCohort, client: Client) -> int:
+    """How many numbers a client sends of the risks and gradients that the server needs, and not the client itself."""
+    sizes = {"risk_received": 1, "risk_trained": 1, "grad_received": client.model_numbers}
+    fields = stacked_fields(WeighedCohort)
+    return sum(size for name, size in sizes.items() if name not in client.needs and fields[name].is_in(cohort))
 
 
 def state_curves(client: Client) -> dict[str, Mapping[str, Statistic]]:
