@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
+from fedlit.client.net_parts import trained
 from fedlit.client.states import ClientStates
 from fedlit.client.states_location import Need, on_disk, why_not_on_disk
 from fedlit.data.base import FederatedDataModule
@@ -208,7 +209,7 @@ class Assembly:
     def _keeps_local_models(self) -> bool:
         """Whether every client's last model is kept; if not, a log line says why."""
         data, asked = self.data, self.options.store_local_models
-        tensors = self.client.net.state_dict().values()
+        tensors = trained(self.client.net).values()
         needed = data.num_clients * sum(value.numel() * value.element_size() for value in tensors)
         fits = needed <= LOCAL_MODELS_BYTES if asked == "auto" else asked
         if not fits:

@@ -69,8 +69,8 @@ class Watching(ServerCallback):
 
     def _rows(self, trainer: Trainer) -> dict[int, dict[str, Tensor]]:
         states = trainer.loop.states  # type: ignore[attr-defined]  # FederatedTrainer's
-        names, own = states.state_dict()["rows"], self.server.members.intersection(states.touched)
-        return {client: clone({name: states.row(name, client) for name in names}) for client in own if names}
+        names, members = states.state_dict()["rows"], self.server.members.intersection(states.touched)
+        return {client: clone({name: states.row(name, client) for name in names}) for client in members if names}
 
 
 FIGURES = 9
@@ -194,11 +194,11 @@ def processes_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY
 
 def differs_from_averaging(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """Its z or personal models against FedAvg's after the same rounds: the special term acts."""
-    plain, own = averaging(problem), trained(new(make, problem), problem, **trainer)
-    if type(own.loop.client) is FedAvg and not trainer and not own.loop.client.local_tensors:
+    plain, special = averaging(problem), trained(new(make, problem), problem, **trainer)
+    if type(special.loop.client) is FedAvg and not trainer and not special.loop.client.local_tensors:
         return Measured("differs from FedAvg", True, 0.0, "> 1e-3", "it is FedAvg")
     gap = max(
-        float((personal(own, user)[name] - value).abs().max())
+        float((personal(special, user)[name] - value).abs().max())
         for user in range(4)
         for name, value in personal(plain, user).items()
     )

@@ -18,7 +18,7 @@ import yaml
 from pyarrow import parquet
 
 from fedlit.errors import ProcessError
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from fedlit.rounds.nodes.messages import pack, unpack
 from fedlit.rounds.nodes.plan import Plan, divide
 from fedlit.rounds.nodes.supervisor import Supervisor
