@@ -189,6 +189,14 @@ class Client(Recorded, LocalOptions, StateBuffers):
         """Local solves of a round, in order."""
         return [Phase()]
 
+    def summarize(self, batch: Batch) -> Params:
+        """Sums over some of the client's own rows, such as its features by class; nothing by default.
+
+        After every phase it is called for all training rows of each client, in pieces, with row weights 1: with the
+        trained net, in evaluation mode, without augmentation. `on_phase_end` reads the totals as `cohort.summary`.
+        """
+        return {}
+
     def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """(clients,) local steps of each client, from those that the options plan; 0 means no training this round.
 

@@ -12,6 +12,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.engines.step_check import check_steps
 from fedlit.engines.step_probe import MOST_ROWS
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.evaluation.summaries import check_summaries
 from fedlit.inputs import Inputs, arguments, call, in_dtype, shapes, tensors
 from fedlit.metrics.formatting import counted
 
@@ -113,4 +114,6 @@ def check_first_steps(client: Client, data: FederatedDataModule) -> None:
     rows = data.load(0, [largest]).train[0][: min(client.batch_size, MOST_ROWS)]
     if len(rows) >= client.fewest_rows:
         x, y = data.rows(data.store, rows)
-        check_steps(client, in_dtype(x, next(client.net.parameters()).dtype), y)
+        x = in_dtype(x, next(client.net.parameters()).dtype)
+        check_steps(client, x, y)
+        check_summaries(client, x, y)
