@@ -8,7 +8,7 @@ Everything that a step reads and that differs by client or round (the received m
 (`state_buffers.py`). What Lightning calls is in `lightning_client.py`; local options are in `local_options.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Never
 
@@ -20,11 +20,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.client.local_options import LocalOptions
+from fedlit.client.net_parts import freeze_but, trained, trained_params
+from fedlit.client.specs import count_numbers, first_values, sent_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, Task, find_task
 from fedlit.client.weights_file import WeightsFile
-from fedlit.errors import require
+from fedlit.errors import ConfigError, require
 from fedlit.inputs import Inputs, call, call_with
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
@@ -61,7 +63,10 @@ class Client(Recorded, LocalOptions, StateBuffers):
             name of a module or tensor (FedPer: a head).
         average_kept: let the server average what stays with the clients too, so that z can be measured.
         task: what the net is to learn: classification (unless given), regression, next_token, or a Task of your own.
-        init_from: file with the weights that the net begins with: a state dict, or a run's checkpoint.
+        init_from: file with the weights that the net, or a part of it, begins with: a state dict, safetensors, or a
+            run's checkpoint.
+        train: what is trained: names of modules or parameters, or patterns with *, one or a list. All else is frozen.
+            Unless given, all parameters that require a gradient are trained.
     """
 
     weights: str = "samples"
@@ -107,6 +112,7 @@ class Client(Recorded, LocalOptions, StateBuffers):
         average_kept: bool = False,
         task: str | Task | None = None,
         init_from: str | WeightsFile | None = None,
+        train: str | Sequence[str] | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__()
@@ -117,6 +123,8 @@ class Client(Recorded, LocalOptions, StateBuffers):
         )
         self.automatic_optimization = False
         self.net = net
+        if train is not None:
+            freeze_but(net, train, "model.train")
         self.lr = lr
         self.optimizer = optimizer
         self.momentum = momentum
@@ -141,10 +149,22 @@ class Client(Recorded, LocalOptions, StateBuffers):
         self._task = find_task(task)
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
+        self.check_kept_tensors()
+
+    def check_kept_tensors(self) -> None:
+        """ConfigError if `keep_local` names nothing, or a tensor that is frozen."""
+        if self.keep_local == "none" or self._kept_of(trained(self.net)):
+            return
+        names = self._kept_of(self.net.state_dict())
         require(
-            keep_local == "none" or len(self.local_tensors) > 0,
-            f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
-            f"name of a module or tensor such as {list(net.state_dict())[-1]}.",
+            not names,
+            f"model.keep_local is '{self.keep_local}', but that part of the net is frozen: it is the same for "
+            f"everybody, and no client trains '{min(names, default='')}'. Keep a part that is trained, or add this one "
+            "to model.train.",
+        )
+        raise ConfigError(
+            f"model.keep_local is '{self.keep_local}', but the net has no such tensors. Give none, norm, all, or the "
+            f"name of a module or tensor such as {list(self.net.state_dict())[-1]}."
         )
 
     # ---- what an algorithm may override, with the states of `StateBuffers` -----------------------------------------
@@ -227,8 +247,18 @@ class Client(Recorded, LocalOptions, StateBuffers):
         return None
 
     def traffic(self) -> tuple[int, int]:
-        """How many numbers a client receives and sends in a round: (down, up); by default the model, and n_i up."""
-        return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
+        """How many numbers a client receives and sends in a round: (down, up), as the specs declare it.
+
+        Down go z, `sent_spec`, and the states at the server that it sends; up go x_i, n_i and `report_spec`. What goes
+        down at a client's first participation only is not counted, and neither are risks that a weighting reads.
+        """
+        kept, reported = self.state_spec(), self.report_spec()
+        params = trained_params(self.net)
+        model, shared = (sum(value.numel() for value in part.values()) for part in (params, self.shared(params)))
+        down = count_numbers(sent_values(kept) | first_values(self.sent_spec()), model)
+        up = count_numbers({name: first for name, first in first_values(reported).items() if name not in kept}, shared)
+        up += count_numbers({name: first for name, first in first_values(kept).items() if name in reported}, model)
+        return self.model_numbers + down, self.model_numbers + 1 + up
 
     def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         """Runs after each phase, when the whole cohort has finished it.
@@ -260,8 +290,14 @@ class Client(Recorded, LocalOptions, StateBuffers):
 
     @property
     def local_params(self) -> Params:
-        """x_i: the parameters that are being trained."""
-        return dict(self.net.named_parameters())
+        """x_i: the parameters that are being trained.
+
+        Once the client is prepared, those of then: in a step that is mapped or compiled no tensor requires a gradient.
+        """
+        if not self.is_prepared:
+            return trained_params(self.net)
+        params = dict(self.net.named_parameters())
+        return {name: params[name] for name in self.global_params}
 
     @property
     def global_params(self) -> Params:
@@ -283,7 +319,10 @@ class Client(Recorded, LocalOptions, StateBuffers):
     @cached_property
     def local_tensors(self) -> frozenset[str]:
         """Names of the parameters and buffers that stay with each client (`keep_local`)."""
-        names = self.net.state_dict().keys()
+        return self._kept_of(trained(self.net))
+
+    def _kept_of(self, names: Collection[str]) -> frozenset[str]:
+        """Those of these tensors that `keep_local` names."""
         if self.keep_local == "norm":
             norms = [name for name, module in self.net.named_modules() if isinstance(module, _BatchNorm)]
             return frozenset(name for name in names if name.rpartition(".")[0] in norms)
@@ -297,8 +336,8 @@ class Client(Recorded, LocalOptions, StateBuffers):
 
     @cached_property
     def model_numbers(self) -> int:
-        """How many numbers a model that is sent has: parameters and buffers without those that stay with the client."""
-        tensors = self.net.state_dict()
+        """How many numbers a model that is sent has: what is trained without the tensors that stay with the client."""
+        tensors = trained(self.net)
         return sum(value.numel() for name, value in tensors.items() if name not in self.local_tensors)
 
     def along(self, direction: Params) -> Tensor:

@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.local_optimizers import LocalKind
+from fedlit.client.net_parts import batch_norms
 from fedlit.errors import require
 
 
@@ -84,8 +84,8 @@ class LocalOptions:
 
     @cached_property
     def fewest_rows(self) -> int:
-        """Fewest rows of a batch: BatchNorm needs two for its statistics."""
-        return 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
+        """Fewest rows of a batch: BatchNorm that is trained needs two for its statistics."""
+        return 2 if batch_norms(self.net) else 1
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round."""
