@@ -103,6 +103,8 @@ PUBLIC = [
     "Classification",
     "Regression",
     "NextToken",
+    "MultiLabel",
+    "Segmentation",
     "Measure",
     "WeightsFile",
     "Synthetic",

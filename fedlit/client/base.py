@@ -21,12 +21,14 @@ from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
-from fedlit.client.tasks import LOSSES, Task, find_task
+from fedlit.client.tasks import LOSSES, OUTPUTS, TARGETS, Task, find_task
 from fedlit.client.weights_file import WeightsFile
 from fedlit.errors import require
 from fedlit.inputs import Inputs, call, call_with
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
+from fedlit.metrics.from_torchmetrics import Metrics, measures_of
+from fedlit.metrics.measures import Measure
 from fedlit.params import Params, dot, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded, refuse_unknown
 
@@ -59,7 +61,10 @@ class Client(Recorded, StateBuffers):
         keep_local: tensors that stay with each client: none, norm (BatchNorm: FedBN), all (local training only), or the
             name of a module or tensor (FedPer: a head).
         average_kept: let the server average what stays with the clients too, so that z can be measured.
-        task: what the net is to learn: classification (unless given), regression, next_token, or a Task of your own.
+        task: what the net is to learn: classification (unless given), regression, next_token, multilabel, segmentation,
+            or a Task of your own.
+        metrics: metrics of torchmetrics, measured beside the task's measures: names, class paths with init_args, or
+            objects; a mapping gives them names of your own.
         init_from: file with the weights that the net begins with: a state dict, or a run's checkpoint.
     """
 
@@ -105,6 +110,7 @@ class Client(Recorded, StateBuffers):
         keep_local: str = "none",
         average_kept: bool = False,
         task: str | Task | None = None,
+        metrics: Metrics | None = None,
         init_from: str | WeightsFile | None = None,
         **unknown: Never,
     ) -> None:
@@ -138,6 +144,8 @@ class Client(Recorded, StateBuffers):
         self.average_kept = average_kept
         self._check_local_options()
         self._task = find_task(task)
+        of_torchmetrics = measures_of(metrics, self._task.predicts, self._task.predicted, self._task.measures)
+        self._measures = (*self._task.measures, *of_torchmetrics)
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
         require(
@@ -288,6 +296,11 @@ class Client(Recorded, StateBuffers):
         return self._task
 
     @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What is measured of predictions: the task's measures, and `metrics`."""
+        return self._measures
+
+    @property
     def init_from(self) -> WeightsFile | None:
         """The file with the initial weights, if there is one."""
         return self._init_from
@@ -357,7 +370,7 @@ class Client(Recorded, StateBuffers):
     # ---- what engines and loop call ------------------------------------------------------------------------------
 
     def score(self, params: Mapping[str, Tensor], x: Inputs, y: Tensor) -> dict[str, Tensor]:
-        """(rows,) losses and (rows, k) summands of the task's measures, for the net with these tensors."""
+        """(rows,) losses and (rows, k) summands of the measures, for the net with these tensors."""
         return self.scored(self.output(params, x), y)
 
     def output(self, params: Mapping[str, Tensor], x: Inputs) -> Tensor:
@@ -372,8 +385,13 @@ class Client(Recorded, StateBuffers):
         return len({id(value) for _, value in tensors}) < len(tensors)
 
     def scored(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Losses and summands of the measures for each output row; the rows may belong to several models."""
-        return {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
+        """Losses and summands of the measures for each output row; the rows may belong to several models.
+
+        Also outputs and targets, if a measure is not a sum over rows.
+        """
+        scored = {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
+        needs_outputs = any(measure.of_outputs is not None for measure in self.measures)
+        return scored | ({OUTPUTS: output, TARGETS: y} if needs_outputs else {})
 
     def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
         """(clients,) local steps that the options plan for clients of these sizes."""
