@@ -31,6 +31,12 @@ def check_federation(client: Client, measures: EvaluationOptions, told: Collecti
         f"trainer.extra_metrics asks for {', '.join(measures.extra_metrics)}, which needs all clients' training data "
         "in one place. Leave it out in a federation of nodes.",
     )
+    not_sums = [measure.name for measure in client.measures if measure.of_outputs is not None]
+    require(
+        not not_sums,
+        f"model.metrics has {', '.join(not_sums)}, which cannot be put together from sums, and nodes send nothing else "
+        "of their tests. Leave model.metrics out in a federation of nodes.",
+    )
     require(
         set(told) <= _TOLD,
         f"A weighting or callback needs {', '.join(sorted(set(told) - _TOLD))}, which nodes do not send: it would be a "
