@@ -14,6 +14,7 @@ from fedlit.engines.step_probe import MOST_ROWS
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.inputs import Inputs, arguments, call, in_dtype, shapes, tensors
 from fedlit.metrics.formatting import counted
+from fedlit.trainer.adapter_files import check_not_merged
 
 
 def check_trained(client: Client) -> None:
@@ -30,6 +31,7 @@ def check_trained(client: Client) -> None:
         "since. Make a new client with the net, and trainer.initial_weights='net' to keep its weights.",
     )
     client.check_kept_tensors()
+    check_not_merged(client.net)
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:
