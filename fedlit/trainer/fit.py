@@ -30,7 +30,7 @@ from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.interrupts import interrupts_go_through
 from fedlit.server.base import merge_callbacks
 from fedlit.server.weights import find_weighting
-from fedlit.trainer import frozen_file
+from fedlit.trainer import adapter_files, frozen_file
 from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
 from fedlit.trainer.configuration_checks import check_run
 from fedlit.trainer.description import check_ranks_agree, describe_run, describe_run_as_in_0_1
@@ -195,6 +195,7 @@ class Fit:
         prepare_folder(folder, config, checkpoint, overwrite=trainer.overwrite)
         saver = next(callback for callback in trainer.callbacks if isinstance(callback, RunCheckpoint))
         saver.frozen = frozen_file.write(folder, self.client.net) if checkpoint is None else checkpoint.frozen
+        adapter_files.write_config(folder, self.client.net)
         folder.write_partition(self.data.describe())
         loop.folder = folder
         if checkpoint is None:

@@ -16,6 +16,7 @@ from fedlit.evaluation.summaries import check_summaries
 from fedlit.inputs import Inputs, arguments, call, in_dtype, shapes, tensors
 from fedlit.metrics.formatting import counted
 from fedlit.metrics.from_torchmetrics import TorchMetric
+from fedlit.trainer.adapter_files import check_not_merged
 
 _TRIED_ROWS = 100
 """Rows on which metrics are computed before a run."""
@@ -35,6 +36,7 @@ def check_trained(client: Client) -> None:
         "since. Make a new client with the net, and trainer.initial_weights='net' to keep its weights.",
     )
     client.check_kept_tensors()
+    check_not_merged(client.net)
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:
