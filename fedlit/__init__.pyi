@@ -80,6 +80,7 @@ from .metrics.catalogue import ShownState as ShownState
 from .metrics.measures import Measure as Measure
 from .models import MLP as MLP
 from .models import CharLSTM as CharLSTM
+from .models import CharTransformer as CharTransformer
 from .models import DigitNet as DigitNet
 from .models import LeNet as LeNet
 from .models import ResNet18 as ResNet18

@@ -51,7 +51,7 @@ NOT_DRAWN = base64.b64decode(
 )
 """A PNG of one pixel."""
 
-DRAWING = ("fedlit.trainer.trainer.draw_partition", "fedlit.cli.data.draw_partition")
+DRAWING = ("fedlit.trainer.fit.draw_partition", "fedlit.cli.data.draw_partition")
 """Who draws partitions."""
 
 

@@ -16,7 +16,7 @@ ROOT = Path(fedlit.__file__).parent
 LOOSE = ("errors", "files", "inputs", "keys", "params", "recorded", "ranks")
 ROOMS = (
     *("metrics", "results", "report", "clock", "data", "models", "client", "server", "engines", "algorithms"),
-    *("evaluation", "rounds", "trainer", "config", "experiments", "cli"),
+    *("evaluation", "rounds", "remote", "trainer", "config", "experiments", "cli"),
 )
 """From the first that may be imported by all others to the last, which nobody imports."""
 ALONE = {

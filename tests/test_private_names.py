@@ -23,12 +23,14 @@ ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 USED = {
     "client/base.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # the base classes of layers have no public name
+    "client/net_parts.py": {"torch.nn.modules.batchnorm._BatchNorm", "torch.nn.modules.batchnorm._NormBase"},
     "client/state_buffers.py": {
         "._buffers",  # of nn.Module, as are the next two
         "._modules",
         "._parameters",
         "._version",  # of a Tensor
     },
+    "client/step.py": {"._buffers"},
     "config/parse_errors.py": {"._actions"},  # of argparse's parser, which jsonargparse's is
     "data/files/cifar.py": {"pickle._Unpickler"},
     "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},

@@ -67,6 +67,7 @@ PUBLIC = [
     "AllSampler",
     "Batch",
     "CharLSTM",
+    "CharTransformer",
     "Client",
     "ClientStates",
     "Cohort",

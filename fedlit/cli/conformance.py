@@ -80,13 +80,13 @@ def main(args: argparse.Namespace) -> int:
                 print(progress_line(name, results), file=sys.stderr, flush=True)
     console.print(as_table(results)) if console.is_terminal else print("\n".join(table_lines(results)))
     if args.json is not None:
-        plain = {name: [asdict(measured) for measured in found] for name, found in results.items()}
+        plain = {name: [asdict(measured) for measured in checks] for name, checks in results.items()}
         with chosen_by("--json FILE", args.json):
             write_json(args.json, plain)
     if args.out is not None:
         with chosen_by("--out FILE", args.out):
             write_text(args.out, as_markdown(results))
-    failed = [f"{name}: {one.check}" for name, found in results.items() for one in found if not one.passed]
+    failed = [f"{name}: {one.check}" for name, checks in results.items() for one in checks if not one.passed]
     said = f"{len(failed)} failed: {'; '.join(failed)}" if failed else "all checks passed"
     console.print(f"{counted(len(results), 'algorithm')}: {said}")
     return 1 if failed else 0
@@ -94,7 +94,7 @@ def main(args: argparse.Namespace) -> int:
 
 def progress_line(name: str, results: Results) -> str:
     """What is said of an algorithm whose checks are over, where no bar can be shown."""
-    done = sum(len(found) == FIGURES for found in results.values())
+    done = sum(len(checks) == FIGURES for checks in results.values())
     failed = [one.check for one in results[name] if not one.passed]
     said = f"failed: {', '.join(failed)}" if failed else "all checks passed"
     return f"checked {done} of {len(results)}: {name}, {said}"
@@ -113,9 +113,9 @@ def asked_for(args: argparse.Namespace) -> tuple[Problem, dict[str, Entry]]:
     entries = {name: find_entry(name) for name in args.algorithm or ENTRIES}
     if args.net is None:
         return TINY, entries
-    own = [word.replace("--net.", "--model.net.", 1) for word in args.overrides]
+    net_options = [word.replace("--net.", "--model.net.", 1) for word in args.overrides]
     name = f"fedlit.{args.net}" if args.net in models.__all__ else args.net
-    problem, _ = from_config(["--model", "FedAvg", "--model.net", name, *own, "--data", "Synthetic"])
+    problem, _ = from_config(["--model", "FedAvg", "--model.net", name, *net_options, "--data", "Synthetic"])
     return replace(problem, local=dict(LOCAL)), entries
 
 
@@ -125,9 +125,9 @@ def from_config(words: list[str]) -> tuple[Problem, dict[str, Entry]]:
     client = parts.model
 
     def make(net: nn.Module, **local: Any) -> Client:
-        own: Client = made_parts(words).model
-        own.net = net
-        return own
+        model: Client = made_parts(words).model
+        model.net = net
+        return model
 
     asked = {name: parts.trainer[name] for name in ("weights", "server_optimizer")}
     kept = {name: value for name, value in asked.items() if value not in (None, "SGD")}  # plain averaging without
@@ -156,15 +156,15 @@ def find_entry(name: str) -> Entry:
         return ENTRIES[name]
     module, _, attribute = name.rpartition(".")
     try:
-        found = getattr(importlib.import_module(module), attribute) if module else None
+        named = getattr(importlib.import_module(module), attribute) if module else None
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"--algorithm {name} cannot be imported ({error}). Give package.module.Class.") from error
-    if not (isinstance(found, type) and issubclass(found, Client)):
+    if not (isinstance(named, type) and issubclass(named, Client)):
         raise ConfigError(
             f"--algorithm {name} is not an algorithm. {nearest(name, ENTRIES)}Known: {', '.join(ENTRIES)}; or give the "
             "import path of a Client of your own."
         )
-    return Entry(found)
+    return Entry(named)
 
 
 def cell(measured: Measured) -> str:
@@ -184,8 +184,8 @@ def columns(results: Results) -> list[str]:
 def as_table(results: Results) -> Table:
     """For the terminal."""
     table = Table("algorithm", *columns(results))
-    for name, found in results.items():
-        table.add_row(name, *(cell(one) for one in found))
+    for name, checks in results.items():
+        table.add_row(name, *(cell(one) for one in checks))
     return table
 
 
@@ -193,15 +193,15 @@ def table_lines(results: Results) -> list[str]:
     """The table in Markdown, whose lines a pipe, a file and a narrow terminal leave as they are."""
     head = ["algorithm", *columns(results)]
     rows: list[list[str]] = [head, ["---"] * len(head)]
-    rows += [[name, *(cell(one) for one in found)] for name, found in results.items()]
+    rows += [[name, *(cell(one) for one in checks)] for name, checks in results.items()]
     return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def as_markdown(results: Results) -> str:
     """For docs/conformance.md."""
     notes: dict[str, Any] = {
-        name: [one.note for one in found if "not compiled" in one.note] for name, found in results.items()
+        name: [one.note for one in checks if "not compiled" in one.note] for name, checks in results.items()
     }
-    eager = [f"- {name}: {found[0]}" for name, found in notes.items() if found]
+    eager = [f"- {name}: {of_it[0]}" for name, of_it in notes.items() if of_it]
     lines = [HEADER, *table_lines(results)]
     return "\n".join([*lines, "", "Not compiled:", "", *eager, ""] if eager else [*lines, ""])

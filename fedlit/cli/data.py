@@ -65,8 +65,8 @@ def show_data(arguments: list[str]) -> int:
     data.prepare_data()
     data.setup("fit")
     described = data.describe()
-    own = Path("partition") / f"{described['name']}-{described['hash'][:8]}".lower()  # configs share no folder
-    folder = save(described, Path(cli.config.out or own))
+    default = Path("partition") / f"{described['name']}-{described['hash'][:8]}".lower()  # configs share no folder
+    folder = save(described, Path(cli.config.out or default))
     console = Console(markup=False, emoji=False, highlight=False)  # a group may be called [red] or :one:
     for line in headlines(data, described):
         console.print(line, soft_wrap=True)
@@ -125,8 +125,8 @@ def client_table(clients: Sequence[Client], width: int) -> Table:
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
     if is_labelled:
         table.add_column("class:samples")
-    for place, (k, row) in enumerate(zip(chosen, rows, strict=True)):
-        if len(chosen) < len(clients) and place == _ROWS_AT_EACH_END:
+    for position, (k, row) in enumerate(zip(chosen, rows, strict=True)):
+        if len(chosen) < len(clients) and position == _ROWS_AT_EACH_END:
             more = f"… {len(clients) - len(chosen):,} more …"
             table.add_row("…", *("" for _ in headings[1:]), *([more] if is_labelled else []))
         counts = [class_counts(clients[k]["classes"], max(_LEAST_WIDTH, width - used))] if is_labelled else []

@@ -5,10 +5,10 @@ received, its own state rows and its own data, nothing else. It does not visit c
 engines and the loop do that, in the same way for every algorithm.
 
 Everything that a step reads and that differs by client or round (the received model, what the client kept) is a buffer
-(`state_buffers.py`). What Lightning calls is in `lightning_client.py`.
+(`state_buffers.py`). What Lightning calls is in `lightning_client.py`; local options are in `local_options.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Never
 
@@ -19,11 +19,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
+from fedlit.client.local_options import LocalOptions
+from fedlit.client.net_parts import freeze_but, trained, trained_params
+from fedlit.client.specs import count_numbers, first_values, sent_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, OUTPUTS, TARGETS, Task, find_task
 from fedlit.client.weights_file import WeightsFile
-from fedlit.errors import require
+from fedlit.errors import ConfigError, require
 from fedlit.inputs import Inputs, call, call_with
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
@@ -33,7 +36,7 @@ from fedlit.params import Params, dot, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded, refuse_unknown
 
 
-class Client(Recorded, StateBuffers):
+class Client(Recorded, LocalOptions, StateBuffers):
     """Base of every algorithm; on its own it is federated averaging's client.
 
     Args:
@@ -65,7 +68,10 @@ class Client(Recorded, StateBuffers):
             or a Task of your own.
         metrics: metrics of torchmetrics, measured beside the task's measures: names, class paths with init_args, or
             objects; a mapping gives them names of your own.
-        init_from: file with the weights that the net begins with: a state dict, or a run's checkpoint.
+        init_from: file with the weights that the net, or a part of it, begins with: a state dict, safetensors, or a
+            run's checkpoint.
+        train: what is trained: names of modules or parameters, or patterns with *, one or a list. All else is frozen.
+            Unless given, all parameters that require a gradient are trained.
     """
 
     weights: str = "samples"
@@ -112,6 +118,7 @@ class Client(Recorded, StateBuffers):
         task: str | Task | None = None,
         metrics: Metrics | None = None,
         init_from: str | WeightsFile | None = None,
+        train: str | Sequence[str] | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__()
@@ -122,6 +129,8 @@ class Client(Recorded, StateBuffers):
         )
         self.automatic_optimization = False
         self.net = net
+        if train is not None:
+            freeze_but(net, train, "model.train")
         self.lr = lr
         self.optimizer = optimizer
         self.momentum = momentum
@@ -142,52 +151,29 @@ class Client(Recorded, StateBuffers):
         self.keep_optimizer = keep_optimizer
         self.keep_local = keep_local
         self.average_kept = average_kept
-        self._check_local_options()
+        self.check_local_options()
         self._task = find_task(task)
         of_torchmetrics = measures_of(metrics, self._task.predicts, self._task.predicted, self._task.measures)
         self._measures = (*self._task.measures, *of_torchmetrics)
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
-        require(
-            keep_local == "none" or len(self.local_tensors) > 0,
-            f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
-            f"name of a module or tensor such as {list(net.state_dict())[-1]}.",
-        )
+        self.check_kept_tensors()
 
-    def _check_local_options(self) -> None:
-        """ConfigError for the first local option that is out of range or contradicts another."""
-        require(self.lr > 0, f"model.lr is {self.lr}, but a learning rate must be above 0.")
+    def check_kept_tensors(self) -> None:
+        """ConfigError if `keep_local` names nothing, or a tensor that is frozen."""
+        if self.keep_local == "none" or self._kept_of(trained(self.net)):
+            return
+        names = self._kept_of(self.net.state_dict())
         require(
-            0 <= self.momentum < 1,
-            f"model.momentum is {self.momentum}; give a number from 0 up to, but not including, 1.",
+            not names,
+            f"model.keep_local is '{self.keep_local}', but that part of the net is frozen: it is the same for "
+            f"everybody, and no client trains '{min(names, default='')}'. Keep a part that is trained, or add this one "
+            "to model.train.",
         )
-        require(
-            0 <= self.extrapolation < 1, f"model.extrapolation is {self.extrapolation}; give 0 or more and below 1."
+        raise ConfigError(
+            f"model.keep_local is '{self.keep_local}', but the net has no such tensors. Give none, norm, all, or the "
+            f"name of a module or tensor such as {list(self.net.state_dict())[-1]}."
         )
-        require(self.box is None or self.box > 0, f"model.box is {self.box}; give a number above 0, or none.")
-        require(self.eps > 0, f"model.eps is {self.eps}; give a number above 0.")
-        require(self.weight_decay >= 0, f"model.weight_decay is {self.weight_decay}; give 0 or more.")
-        require(self.l2 >= 0, f"model.l2 is {self.l2}; give 0 or more.")
-        require(self.clip is None or self.clip > 0, f"model.clip is {self.clip}; give a norm above 0, or leave it out.")
-        require(self.batch_size >= 1, f"model.batch_size is {self.batch_size}; a batch has at least 1 row.")
-        require(self.local_epochs >= 1, f"model.local_epochs is {self.local_epochs}; give 1 or more.")
-        require(
-            self.local_steps is None or self.local_steps >= 1,
-            f"model.local_steps is {self.local_steps}; give 1 or more.",
-        )
-        require(
-            self.most_steps is None or self.most_steps >= 1, f"model.most_steps is {self.most_steps}; give 1 or more."
-        )
-        require(
-            self.local_unit == "step" or self.local_steps is None,
-            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
-        )
-        require(
-            self.local_unit == "step" or self.most_steps is not None,
-            "model.local_unit is 'epoch', the unit of the K_i that model.most_steps draws, but no most_steps is given. "
-            "Give it, or leave local_unit out: local_epochs is the same number for all.",
-        )
-        require(0 < self.lr_decay <= 1, f"model.lr_decay is {self.lr_decay}; give a factor above 0 and at most 1.")
 
     # ---- what an algorithm may override, with the states of `StateBuffers` -----------------------------------------
 
@@ -269,8 +255,18 @@ class Client(Recorded, StateBuffers):
         return None
 
     def traffic(self) -> tuple[int, int]:
-        """How many numbers a client receives and sends in a round: (down, up); by default the model, and n_i up."""
-        return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
+        """How many numbers a client receives and sends in a round: (down, up), as the specs declare it.
+
+        Down go z, `sent_spec`, and the states at the server that it sends; up go x_i, n_i and `report_spec`. What goes
+        down at a client's first participation only is not counted, and neither are risks that a weighting reads.
+        """
+        kept, reported = self.state_spec(), self.report_spec()
+        params = trained_params(self.net)
+        model, shared = (sum(value.numel() for value in part.values()) for part in (params, self.shared(params)))
+        down = count_numbers(sent_values(kept) | first_values(self.sent_spec()), model)
+        up = count_numbers({name: first for name, first in first_values(reported).items() if name not in kept}, shared)
+        up += count_numbers({name: first for name, first in first_values(kept).items() if name in reported}, model)
+        return self.model_numbers + down, self.model_numbers + 1 + up
 
     def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         """Runs after each phase, when the whole cohort has finished it.
@@ -307,8 +303,14 @@ class Client(Recorded, StateBuffers):
 
     @property
     def local_params(self) -> Params:
-        """x_i: the parameters that are being trained."""
-        return dict(self.net.named_parameters())
+        """x_i: the parameters that are being trained.
+
+        Once the client is prepared, those of then: in a step that is mapped or compiled no tensor requires a gradient.
+        """
+        if not self.is_prepared:
+            return trained_params(self.net)
+        params = dict(self.net.named_parameters())
+        return {name: params[name] for name in self.global_params}
 
     @property
     def global_params(self) -> Params:
@@ -330,7 +332,10 @@ class Client(Recorded, StateBuffers):
     @cached_property
     def local_tensors(self) -> frozenset[str]:
         """Names of the parameters and buffers that stay with each client (`keep_local`)."""
-        names = self.net.state_dict().keys()
+        return self._kept_of(trained(self.net))
+
+    def _kept_of(self, names: Collection[str]) -> frozenset[str]:
+        """Those of these tensors that `keep_local` names."""
         if self.keep_local == "norm":
             norms = [name for name, module in self.net.named_modules() if isinstance(module, _BatchNorm)]
             return frozenset(name for name in names if name.rpartition(".")[0] in norms)
@@ -344,8 +349,8 @@ class Client(Recorded, StateBuffers):
 
     @cached_property
     def model_numbers(self) -> int:
-        """How many numbers a model that is sent has: parameters and buffers without those that stay with the client."""
-        tensors = self.net.state_dict()
+        """How many numbers a model that is sent has: what is trained without the tensors that stay with the client."""
+        tensors = trained(self.net)
         return sum(value.numel() for name, value in tensors.items() if name not in self.local_tensors)
 
     def along(self, direction: Params) -> Tensor:
@@ -392,28 +397,6 @@ class Client(Recorded, StateBuffers):
         scored = {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
         needs_outputs = any(measure.of_outputs is not None for measure in self.measures)
         return scored | ({OUTPUTS: output, TARGETS: y} if needs_outputs else {})
-
-    def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
-        """(clients,) local steps that the options plan for clients of these sizes."""
-        batches = self.batches_per_epoch(sizes)
-        if self.local_steps is not None:
-            return np.where(batches > 0, self.local_steps, 0)
-        return batches * self.local_epochs
-
-    def batches_per_epoch(self, sizes: np.ndarray) -> np.ndarray:
-        """(clients,) mini-batches in a pass over the data; with BatchNorm a last batch of one row is left out."""
-        full, ragged = np.divmod(sizes, self.batch_size)
-        ragged_counts = (ragged >= self.fewest_rows) & ~(self.drop_last & (full > 0))
-        return np.asarray(full + ragged_counts)
-
-    @cached_property
-    def fewest_rows(self) -> int:
-        """Fewest rows of a batch: BatchNorm needs two for its statistics."""
-        return 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
-
-    def rate(self, round: int) -> float:
-        """The local learning rate of a round."""
-        return float(self.lr * self.lr_decay**round)
 
 
 class _TaskLoss(nn.Module):

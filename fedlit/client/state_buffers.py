@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedlit.client.cohort import Cohort
 from fedlit.client.lightning_client import LightningClient
+from fedlit.client.net_parts import trained_params
 from fedlit.client.specs import (
     INITIAL,
     RECEIVED,
@@ -74,7 +75,7 @@ class StateBuffers(LightningClient):
         if self.is_prepared:
             return
         self.check_states()
-        params = {name: value.detach() for name, value in self.net.named_parameters()}
+        params = {name: value.detach() for name, value in trained_params(self.net).items()}
         self.received = TensorGroup(params)
         like = next(iter(params.values()))
         for name, initial in (self.first_values() | first_values(self.sent_spec())).items():

@@ -133,7 +133,8 @@ class TensorGroup(nn.Module):
 
     def read(self) -> Params:
         """The tensors under their own names."""
-        return {name: getattr(self, escape(name)) for name in self._names}
+        pairs = zip(self._names, self._buffers.values(), strict=True)
+        return {name: value for name, value in pairs if value is not None}
 
 
 def escape(name: str) -> str:

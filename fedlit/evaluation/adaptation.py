@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedlit.client.net_parts import parameters_of
+from fedlit.client.net_parts import parameters_of, trained
 from fedlit.client.step import Adaptation
 from fedlit.data.ragged import Ragged
 from fedlit.engines.base import BatchPlan, plan_batches
@@ -143,7 +143,7 @@ class Adapter:
 
     def _width(self, step: Adaptation) -> int:
         """Users of a group: so many that neither their batches nor their models take much memory."""
-        model = sum(value.nbytes for value in self.client.net.state_dict().values())
+        model = sum(value.nbytes for value in trained(self.client.net).values())
         return max(1, min(CHUNK // self._batch_size(step), int(HELD_BYTES / max(1, model))))
 
     def _batches(self, user: int, step: Adaptation, round: int) -> list[Tensor]:

@@ -205,7 +205,7 @@ class Evaluator:
     def gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """The gradient of f on these rows, with the l2 term, in evaluation mode; zeros if there are no rows."""
         model, store = self.device.sent(model), self.device.store(self.data.store)
-        trainable = {name: model[name].detach() for name, _ in self.client.net.named_parameters()}
+        trainable = {name: model[name].detach() for name in self.client.local_params}
         buffers = {name: value for name, value in model.items() if name not in trainable}
         total = {name: torch.zeros_like(value) for name, value in trainable.items()}
         with self.evaluating(), self.device.computing():
@@ -219,10 +219,10 @@ class Evaluator:
         return self.device.home_one(total)
 
     def _l2_term(self, model: Mapping[str, Tensor]) -> float:
-        """l2/2 |x|² over the model's parameters, without its buffers."""
+        """l2/2 |x|² over the model's trained parameters."""
         if not self.client.l2:
             return 0.0
-        return float(self.client.l2_term({name: model[name] for name, _ in self.client.net.named_parameters()}))
+        return float(self.client.l2_term({name: model[name] for name in self.client.local_params}))
 
     def _score_together(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """(rows,) losses and (rows, k) summands of the measures, by all ranks; each rank scores whole chunks."""

@@ -8,5 +8,6 @@ from fedlit.models.digits import DigitNet
 from fedlit.models.lenet import LeNet
 from fedlit.models.lstm import CharLSTM
 from fedlit.models.resnet import ResNet18, ResNet20
+from fedlit.models.transformer import CharTransformer
 
-__all__ = ["MLP", "CharLSTM", "DigitNet", "LeNet", "ResNet18", "ResNet20", "Softmax"]
+__all__ = ["MLP", "CharLSTM", "CharTransformer", "DigitNet", "LeNet", "ResNet18", "ResNet20", "Softmax"]

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
+from fedlit.client.net_parts import trained
 from fedlit.client.states import ClientStates
 from fedlit.client.states_location import Need, on_disk, why_not_on_disk
 from fedlit.data.base import FederatedDataModule
@@ -89,6 +90,13 @@ class RoundParts:
     keeps_local_models: bool
     newcomers: Newcomers | None
     """Measures the clients that were held back; None if there are none."""
+    told: frozenset[str]
+    """The risks and gradients that the weighting or a callback reads, so that clients send them."""
+
+    @property
+    def told_numbers(self) -> int:
+        """How many numbers they are for each client."""
+        return sum(self.client.model_numbers if name == "grad_received" else 1 for name in self.told)
 
     @property
     def evaluation_threads(self) -> int:
@@ -148,6 +156,7 @@ class Assembly:
             columns=self._columns(round_evaluator),
             keeps_local_models=keeps_local,
             newcomers=self._newcomers(engine, round_evaluator.evaluator),
+            told=self._told(),
         )
 
     def _newcomers(self, engine: Engine, users: Evaluator) -> Newcomers | None:
@@ -193,8 +202,11 @@ class Assembly:
 
     def _needs(self) -> frozenset[str]:
         """The risks and gradients that the client, the weighting or a callback reads."""
-        callbacks = self.state.server.callbacks
-        return self.client.needs.union(self.weighting.needs, *(callback.needs for callback in callbacks))
+        return self.client.needs | self._told()
+
+    def _told(self) -> frozenset[str]:
+        """Those of them that the server reads."""
+        return self.weighting.needs.union(*(callback.needs for callback in self.state.server.callbacks))
 
     def _columns(self, round_evaluator: RoundEvaluator) -> list[str]:
         """The columns of metrics.csv."""
@@ -208,7 +220,7 @@ class Assembly:
     def _keeps_local_models(self) -> bool:
         """Whether every client's last model is kept; if not, a log line says why."""
         data, asked = self.data, self.options.store_local_models
-        tensors = self.client.net.state_dict().values()
+        tensors = trained(self.client.net).values()
         needed = data.num_clients * sum(value.numel() * value.element_size() for value in tensors)
         fits = needed <= LOCAL_MODELS_BYTES if asked == "auto" else asked
         if not fits:

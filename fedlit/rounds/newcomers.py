@@ -109,8 +109,8 @@ class Newcomers:
         homes = homes_of([server.clients for server in servers], self.users.groups, tested, self.data.groups)
         model = sum(value.nbytes for value in servers[0].model.values())
         width = max(self.gatherer.options.clients_per_round, int(HELD_BYTES / max(1, model)))
-        for place, server in enumerate(servers):
-            clients = [client for client in tested if homes[client] == place]
+        for position, server in enumerate(servers):
+            clients = [client for client in tested if homes[client] == position]
             yield from ((server, clients[first : first + width]) for first in range(0, len(clients), width))
 
     def measure_cohort(self, server: Server, clients: list[int], number: int, call: Call, sums: Sums) -> None:
@@ -151,11 +151,13 @@ class Newcomers:
 
     def trained(self, server: Server, clients: list[int], newcomer: Newcomer, call: Call) -> TrainedCohort:
         """Some newcomers after their local solves."""
-        found = server.for_newcomers()
-        [cohort] = self.gatherer.build_cohorts([found], [Selection(clients, clients)], stack([found.model]))
+        newcomers_server = server.for_newcomers()
+        [cohort] = self.gatherer.build_cohorts(
+            [newcomers_server], [Selection(clients, clients)], stack([newcomers_server.model])
+        )
         self.training.measure_received(cohort)
         with server.callbacks_restored():
-            call(found, "on_cohort_start", cohort)
+            call(newcomers_server, "on_cohort_start", cohort)
         return self.training.solve(cohort, newcomer.phases)
 
     def scores(self, own: dict[int, OwnScores]) -> UserScores:
@@ -199,11 +201,11 @@ def homes_of(
         newcomers: their ids.
         groups_of_newcomers: by id.
     """
-    found = [Counter(groups[client] for client in clients) for clients in members]
+    counters = [Counter(groups[client] for client in clients) for clients in members]
     homes = {}
     for turn, client in enumerate(newcomers):
         group = groups_of_newcomers[client]
-        places = [place for place, counts in enumerate(found) if group and counts[group]]
+        places = [place for place, counts in enumerate(counters) if group and counts[group]]
         homes[client] = places[0] if len(places) == 1 else turn % len(members)
     return homes
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.net_parts import trained_state
 from fedlit.engines.base import threads
 from fedlit.errors import located, noted
 from fedlit.evaluation.round_metrics import round_metrics
@@ -252,7 +253,9 @@ class Round:
         self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
         """The metrics of the round and, if it is evaluated, the record of each client and server."""
-        values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
+        parts, values = self.parts, {}
+        if cohort is not None:
+            values = round_metrics(cohort, parts.client, parts.told_numbers)
         evaluated = time.perf_counter()
         users = self.evaluate(number, cohort, values) if due else None
         newcomers = self.measure_newcomers(number, values) if due else None
@@ -323,4 +326,4 @@ class Round:
     def shown_model(self) -> Params:
         """What the client's net holds after `load_global_model`, without asking the device."""
         net = self.parts.client.net
-        return {name: self.state.global_model.get(name, value) for name, value in net.state_dict().items()}
+        return {name: self.state.global_model.get(name, value) for name, value in trained_state(net).items()}

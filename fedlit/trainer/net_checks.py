@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import trained_params
 from fedlit.client.tasks import Named
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.step_check import check_steps
@@ -19,18 +20,20 @@ _TRIED_ROWS = 100
 """Rows on which metrics are computed before a run."""
 
 
-def check_frozen(client: Client) -> None:
-    """Refuse frozen parameters: engines train, and servers average, all parameters of a net."""
-    frozen = [name for name, value in client.net.named_parameters() if not value.requires_grad]
-    if frozen:
-        few = ", ".join(f"'{name}'" for name in frozen[:3])
-        more = f" and {len(frozen) - 3} more" if len(frozen) > 3 else ""
-        raise ConfigError(
-            f"model.net ({type(client.net).__name__}) has frozen parameters (requires_grad is False): {few}{more}. "
-            "fedlit trains and sends all parameters of a net, these too. Let them train, net.requires_grad_(True); or, "
-            "where a frozen part comes first, apply it to the samples once and give its outputs to TensorData, with "
-            "the rest of the net as model.net."
-        )
+def check_trained(client: Client) -> None:
+    """Refuse a net of which nothing is trained, and tensors that clients keep although they are frozen."""
+    require(
+        bool(client.local_params),
+        f"model.net ({type(client.net).__name__}) has nothing to train: none of its parameters requires a gradient. "
+        "Name what is trained in model.train (modules, parameters or patterns with *), or let parameters train with "
+        "requires_grad_(True).",
+    )
+    require(
+        client.local_params.keys() == trained_params(client.net).keys(),
+        f"This {type(client).__name__} has trained another part of its net before: parameters were frozen or unfrozen "
+        "since. Make a new client with the net, and trainer.initial_weights='net' to keep its weights.",
+    )
+    client.check_kept_tensors()
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 from fedlit import MLP, Client, FedAvg, FedBC, FedBCD, FedProx
 from fedlit.client.local_optimizers import LocalSGD
 from fedlit.client.step import Phase
-from fedlit.engines.program import FlatLayout, LocalProgram, Schedule
+from fedlit.engines.flat_layout import FlatLayout
+from fedlit.engines.program import LocalProgram, Schedule
 from fedlit.params import Params, clone, stack, with_prefix
 from tests.cases import slow_but
 from tests.problems import (

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from fedlit.errors import RunError
 from fedlit.files import write_json, write_text, writing
-from fedlit.results.folder import RunFolder, fingerprint, read_clients, read_metrics, run_name
+from fedlit.results.folder import RunFolder, fingerprint, run_name
+from fedlit.results.records import read_clients, read_metrics
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 READ_ONLY = OSError(errno.EROFS, "Read-only file system")

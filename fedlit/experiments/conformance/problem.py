@@ -112,8 +112,8 @@ def trained(
     client: Client, problem: Problem = TINY, *, data: TensorData | None = None, **options: Any
 ) -> FederatedTrainer:
     """A few rounds with three of the four clients; sequential unless asked otherwise."""
-    given: dict[str, Any] = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential"}
-    trainer = new_trainer(**(given | options))
+    defaults: dict[str, Any] = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential"}
+    trainer = new_trainer(**(defaults | options))
     trainer.fit(client, datamodule=problem.data() if data is None else data)
     return trainer
 
@@ -145,8 +145,8 @@ def tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, Mapping):
-        for key, own in value.items():
-            yield from tensors(own, f"{name}.{key}")
+        for key, part in value.items():
+            yield from tensors(part, f"{name}.{key}")
     elif isinstance(value, list | tuple):
         yield from tensors(dict(enumerate(value)), name)
     elif isinstance(value, int | float):

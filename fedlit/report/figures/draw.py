@@ -38,8 +38,8 @@ class Plan:
             measures: of each run.
         """
         if self.measures != "none":
-            own = [one[:1] if self.measures == "first" else one for one in measures]
-            for measure in dict.fromkeys(measure for one in own for measure in one):
+            drawn = [one[:1] if self.measures == "first" else one for one in measures]
+            for measure in dict.fromkeys(measure for one in drawn for measure in one):
                 yield Plan(tuple(need.format(measure.name) for need in self.needs), partial(self.draw, measure=measure))
             return
         if ANY_STATE not in self.needs:
@@ -123,7 +123,7 @@ def save(picture: "Picture", path: Path) -> None:
     picture.draw_without_rendering()
     picture.set_layout_engine("none")  # laid out once, not once for each file: that is most of the time
     options: dict[str, dict[str, Any]] = {"png": {"dpi": DPI}, "pdf": {"metadata": {"CreationDate": None}}}
-    for kind, own in options.items():
+    for kind, format_options in options.items():
         file = path.with_name(f"{path.name}.{kind}")
         with writing(file) as draft:
-            picture.savefig(draft, format=kind, **own)
+            picture.savefig(draft, format=kind, **format_options)

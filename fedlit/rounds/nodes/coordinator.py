@@ -15,6 +15,7 @@ import numpy as np
 from pytorch_lightning import Trainer
 
 from fedlit.client.cohort import C, Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.messages import Message
 from fedlit.client.states import ClientStates
 from fedlit.clock import Clock, Constant, Latency
 from fedlit.errors import ProcessError
@@ -25,7 +26,6 @@ from fedlit.rounds.gathering import Gatherer, RoundOptions
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.rounds.nodes.base import ONE_BY_ONE
 from fedlit.rounds.nodes.measured_latency import Latencies
-from fedlit.rounds.nodes.messages import Message
 from fedlit.rounds.nodes.plan import NodeProcess
 from fedlit.rounds.nodes.supervisor import Heard, Supervisor
 from fedlit.rounds.protocol import Event, ServerRecords
