@@ -31,11 +31,11 @@ def check_federation(client: Client, measures: EvaluationOptions, told: Collecti
         f"trainer.extra_metrics asks for {', '.join(measures.extra_metrics)}, which needs all clients' training data "
         "in one place. Leave it out in a federation of nodes.",
     )
-    not_sums = [measure.name for measure in client.measures if measure.of_outputs is not None]
+    not_sums = [measure.label for measure in client.measures if measure.of_outputs is not None]
     require(
         not not_sums,
-        f"model.metrics has {', '.join(not_sums)}, which cannot be put together from sums, and nodes send nothing else "
-        "of their tests. Leave model.metrics out in a federation of nodes.",
+        f"model.metrics asks for {', '.join(not_sums)}, but in a federation nodes send sums over their own tests, and "
+        "these are not sums: pooled, they need everybody's predictions in one place. Leave model.metrics out.",
     )
     require(
         set(told) <= _TOLD,
