@@ -39,7 +39,8 @@ HEAVY = {
     "wandb_workspaces",
 }
 OUTSIDE = HEAVY - {"tensorboard"} | {
-    *("jinja2", "jsonargparse", "lazy_loader", "markupsafe", "numpy", "pytorch_lightning", "rich", "torch", "yaml"),
+    *("jinja2", "jsonargparse", "lazy_loader", "markupsafe", "numpy", "pytorch_lightning", "rich", "torch"),
+    *("torchmetrics", "yaml"),
 }
 
 
