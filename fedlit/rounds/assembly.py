@@ -31,7 +31,7 @@ from fedlit.evaluation.evaluator import Evaluator
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator, rows_to_measure
 from fedlit.evaluation.round_metrics import round_columns
 from fedlit.evaluation.user_models import UserModels
-from fedlit.params import at_least_float32
+from fedlit.params import Params, at_least_float32
 from fedlit.ranks import Profile, Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.buffered import BufferedProtocol
@@ -97,6 +97,10 @@ class RoundParts:
     def told_numbers(self) -> int:
         """How many numbers they are for each client."""
         return sum(self.client.model_numbers if name == "grad_received" else 1 for name in self.told)
+
+    def rows_of(self, cohort: TrainedCohort) -> Params:
+        """Stacked: all rows of a cohort that are stored; with nodes, those that live at the server."""
+        return kept_rows(self.client, cohort, keeps_local=self.keeps_local_models)
 
 
 @dataclass(frozen=True)

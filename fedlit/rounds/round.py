@@ -24,7 +24,6 @@ from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.divergence import check_divergence, check_servers
 from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.interrupts import StopRequest
-from fedlit.rounds.local_training import kept_rows
 from fedlit.rounds.newcomers import with_newcomers
 from fedlit.rounds.protocol import Event, Moment, ServerRecords
 from fedlit.rounds.run_state import RoundRecord, RunState
@@ -240,8 +239,7 @@ class Round:
     def store_rows(self, cohorts: Sequence[WeighedCohort]) -> None:
         """Store the rows of clients that trained; this can be undone until the round is committed."""
         joined = WeighedCohort.join(cohorts, _STORED)
-        rows = kept_rows(self.parts.client, joined, keeps_local=self.parts.keeps_local_models)
-        clients, rows = joined.trained_rows(rows)
+        clients, rows = joined.trained_rows(self.parts.rows_of(joined))
         self.state.clients.update(clients, rows)
         self.parts.round_evaluator.invalidate(clients)
 

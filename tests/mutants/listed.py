@@ -578,8 +578,8 @@ ROUNDS = (
     Mutant(
         "round-rows-of-the-idle",
         "rounds/round.py",
-        "clients, rows = joined.trained_rows(rows)",
-        "clients = joined.clients",
+        "joined.trained_rows(self.parts.rows_of(joined))",
+        "joined.clients, self.parts.rows_of(joined)",
         "who took no step keeps its rows, as if it had not been drawn",
         ("rounds/test_round.py",),
     ),
