@@ -8,25 +8,24 @@ Everything that a step reads and that differs by client or round (the received m
 (`state_buffers.py`). What Lightning calls is in `lightning_client.py`; local options are in `local_options.py`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Never
 
 import numpy as np
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.client.local_options import LocalOptions
-from fedlit.client.net_parts import freeze_but, trained, trained_params
+from fedlit.client.net_parts import freeze_but, trained_params
 from fedlit.client.specs import count_numbers, first_values, sent_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, OUTPUTS, TARGETS, Task, find_task
 from fedlit.client.weights_file import WeightsFile
-from fedlit.errors import ConfigError, require
+from fedlit.errors import require
 from fedlit.inputs import Inputs, call, call_with
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
@@ -158,22 +157,6 @@ class Client(Recorded, LocalOptions, StateBuffers):
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
         self.check_kept_tensors()
-
-    def check_kept_tensors(self) -> None:
-        """ConfigError if `keep_local` names nothing, or a tensor that is frozen."""
-        if self.keep_local == "none" or self._kept_of(trained(self.net)):
-            return
-        names = self._kept_of(self.net.state_dict())
-        require(
-            not names,
-            f"model.keep_local is '{self.keep_local}', but that part of the net is frozen: it is the same for "
-            f"everybody, and no client trains '{min(names, default='')}'. Keep a part that is trained, or add this one "
-            "to model.train.",
-        )
-        raise ConfigError(
-            f"model.keep_local is '{self.keep_local}', but the net has no such tensors. Give none, norm, all, or the "
-            f"name of a module or tensor such as {list(self.net.state_dict())[-1]}."
-        )
 
     # ---- what an algorithm may override, with the states of `StateBuffers` -----------------------------------------
 
@@ -332,34 +315,6 @@ class Client(Recorded, LocalOptions, StateBuffers):
         moved = subtract(self.local_params, self.global_params)
         shared = self.shared(moved)
         return sq_norm(shared) if shared else next(iter(moved.values())).new_zeros(())
-
-    def shared(self, params: Params) -> Params:
-        """These parameters without those that stay with the client, which no term ties to the server."""
-        return {name: value for name, value in params.items() if name not in self.local_tensors}
-
-    @cached_property
-    def local_tensors(self) -> frozenset[str]:
-        """Names of the parameters and buffers that stay with each client (`keep_local`)."""
-        return self._kept_of(trained(self.net))
-
-    def _kept_of(self, names: Collection[str]) -> frozenset[str]:
-        """Those of these tensors that `keep_local` names."""
-        if self.keep_local == "norm":
-            norms = [name for name, module in self.net.named_modules() if isinstance(module, _BatchNorm)]
-            return frozenset(name for name in names if name.rpartition(".")[0] in norms)
-        prefixes = {"none": (), "all": ("",)}.get(self.keep_local, (f"{self.keep_local}.", self.keep_local))
-        return frozenset(name for name in names if name.startswith(prefixes[:1]) or name in prefixes)
-
-    @property
-    def own_tensors(self) -> frozenset[str]:
-        """The older name of `local_tensors`."""
-        return self.local_tensors
-
-    @cached_property
-    def model_numbers(self) -> int:
-        """How many numbers a model that is sent has: what is trained without the tensors that stay with the client."""
-        tensors = trained(self.net)
-        return sum(value.numel() for name, value in tensors.items() if name not in self.local_tensors)
 
     def along(self, direction: Params) -> Tensor:
         """<stopgrad(direction), x_i>: a loss whose gradient is the direction; 0 if the direction is empty."""
