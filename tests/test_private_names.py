@@ -37,6 +37,7 @@ USED = {
     "engines/compiler.py": {"torch.fx.experimental.proxy_tensor.make_fx"},
     "engines/inductor.py": {
         "torch._higher_order_ops.while_loop.while_loop_op",
+        "torch._inductor.codecache",  # of it `_precompile_header`, which program_folder.py replaces
         "torch._inductor.compile",
         "torch._inductor.compile_fx",
         "torch._inductor.config",
