@@ -35,23 +35,12 @@ BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 PEERS = ROOT.parent / "benchmarks" / "peers"
 """Programs that `python -m benchmarks --peer` runs in interpreters that have other packages, and no fedlit."""
 HEAVY = {
-    *("PIL", "datasets", "matplotlib", "optuna", "pandas", "pyarrow", "tensorboard", "torchvision", "wandb"),
-    "wandb_workspaces",
+    *("PIL", "datasets", "matplotlib", "optuna", "pandas", "peft", "pyarrow", "safetensors", "tensorboard"),
+    *("torchvision", "transformers", "wandb", "wandb_workspaces"),
 }
 OUTSIDE = HEAVY - {"tensorboard"} | {
-    *(
-        "cryptography",
-        "flwr",
-        "jinja2",
-        "jsonargparse",
-        "lazy_loader",
-        "markupsafe",
-        "numpy",
-        "pytorch_lightning",
-        "rich",
-        "torch",
-        "yaml",
-    ),
+    *("cryptography", "flwr", "jinja2", "jsonargparse", "lazy_loader", "markupsafe", "numpy", "pytorch_lightning"),
+    *("rich", "torch", "torchmetrics", "yaml"),
 }
 
 

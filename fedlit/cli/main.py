@@ -32,6 +32,8 @@ MOVED = {"bench": "python -m benchmarks (or make bench), in a checkout of fedlit
 """Commands of earlier versions, with what to type instead."""
 WORDS_ONLY = {"list"}
 """Commands that need nothing but words, and so no torch."""
+MANY_RUNS = {"compare", "sweep", "reproduce"}
+"""Commands that start runs, which are forked from a process that imports all that they need."""
 READERS = {"report", "dashboard", "workspace", "list", "export"}
 """Commands that build nothing: called in a folder of somebody else's runs, they import nothing from there."""
 
@@ -101,6 +103,8 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     check_command(name, rest)
+    if name in MANY_RUNS:
+        import_module("fedlit.experiments.fork_server").IMPORTED.start()  # first: it imports on another core
     if name not in WORDS_ONLY:
         import_all()
     ready()

@@ -9,6 +9,7 @@ from fedlit.client.cohort import Cohort, TrainedCohort
 from fedlit.client.cohort_messages import cohort_of
 from fedlit.client.local_optimizers import initial_optimizer_state
 from fedlit.client.messages import Message
+from fedlit.client.net_parts import trained_buffers
 from fedlit.client.specs import FirstValues, Lives, lives_of, row_names
 from fedlit.client.states import ClientStates
 from fedlit.client.tasks import LOSSES
@@ -77,8 +78,8 @@ class NodeRun:
         """
         client = self.client
         model = cohort.received | cohort.received_buffers | under_prefix("own", rows)
-        cohort.received = {name: model[name] for name, _ in client.net.named_parameters()}
-        cohort.received_buffers = {name: model[name] for name, _ in client.net.named_buffers()}
+        cohort.received = {name: model[name] for name in client.local_params}
+        cohort.received_buffers = {name: model[name] for name in trained_buffers(client.net)}
         kept = self.first_values()
         names = row_names(kept, cohort.received)
         first = {} if rows else client.initial_rows(kept, cohort.received, initial or row(cohort.received, 0))
