@@ -26,6 +26,8 @@ class Nodes:
         """Client -> what its node must know of the run; set when the run begins."""
         self.absent: dict[str, str] = {}
         """Nodes that did not answer last time, and why."""
+        self._reasons: dict[str, str] = {}
+        """What the link says of nodes that have not answered the present request."""
 
     def ask(self, kind: str, requests: Mapping[int, Message]) -> dict[int, Message]:
         """Client -> its node's answer, in the order of the requests; who did not answer is logged and left out.
@@ -36,6 +38,7 @@ class Nodes:
             return {}
         run = self.plan_of(next(iter(requests))).run
         messages = {client: {**request, "kind": kind, "run": run} for client, request in requests.items()}
+        self._reasons = {}
         answers = self._exchange(messages)
         strangers = [client for client, answer in answers.items() if "unknown_run" in answer]
         if strangers:
@@ -48,7 +51,7 @@ class Nodes:
 
     def _exchange(self, messages: Mapping[int, Message]) -> dict[int, Message]:
         answers = self.link.ask({self.names[client]: message for client, message in messages.items()})
-        self._reasons = answers.missing
+        self._reasons |= answers.missing
         return {client: answers.came[self.names[client]] for client in messages if self.names[client] in answers.came}
 
     def _note(self, absent: Mapping[str, str]) -> None:
