@@ -216,6 +216,24 @@ def test_a_shipped_table_is_whole_and_every_row_and_column_is_taken_by_fit(path:
     whole(table).check()
 
 
+SEARCHED = {
+    "FedAvg": {"model.lr"},
+    "FedBC": {"model.lr", "model.dual_lr", "model.tolerance_lr"},
+}
+"""Rates that the shipped configs on MNIST and CIFAR-10 may take from a search on validation data."""
+
+
+@pytest.mark.parametrize("name", ["fedbc_table2_3", "fedbc_table6", "fedbc_table7", "fedbc_table8"])
+@pytest.mark.parametrize("row", SEARCHED)
+def test_fedbcs_image_tables_give_the_rates_themselves_that_their_configs_may_search(name: str, row: str) -> None:
+    table = read_table_file(find_table(name))
+    cells = [cell for cell in table.cells if cell.row.name == row]
+    assert cells
+    for cell in cells:
+        given = {word.removeprefix("--").split("=")[0] for word in table.arguments(cell, cell.points()[0], 0, 1)}
+        assert given >= SEARCHED[row]
+
+
 GENERATED = [
     (path, cell.name)
     for path in SHIPPED
