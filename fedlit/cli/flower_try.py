@@ -7,6 +7,7 @@ from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, fede
 from fedlit.errors import require
 from fedlit.flower.superlink import submitted
 from fedlit.flower.trial import trial
+from fedlit.results.folder import RunFolder
 from fedlit.trainer.trainer import quiet_lightning
 
 _NODES_WITHIN_S = 120.0
@@ -27,6 +28,9 @@ def main(arguments: list[str]) -> int:
             f"--nodes is {nodes}, but the data have {len(files)} clients, and each is a node. Give --nodes "
             f"{len(files)}, or change the number of clients, for example with --data.num_clients {nodes}.",
         )
-        listening = place.start_nodes(names_of_clients(cli.datamodule), secure=not options.insecure)
+        folder = cli.trainer.folder
+        assert isinstance(folder, RunFolder)
+        names, rows = names_of_clients(cli.datamodule), folder.path / "nodes"
+        listening = place.start_nodes(names, rows, secure=not options.insecure)
         with submitted(place.programs, listening, place.folder, options.deadline) as link:
             return train(cli, link, link.wait_for_nodes(nodes, _NODES_WITHIN_S, place.programs.check))

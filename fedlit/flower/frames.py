@@ -33,7 +33,7 @@ def send(connection: socket.socket, head: Head, blobs: Sequence[bytes] = ()) -> 
     """Send a frame: plain data, and any number of byte strings."""
     content = json.dumps({"head": head, "sizes": [len(blob) for blob in blobs]}).encode()
     connection.sendall(_LENGTH.pack(len(content)) + content)
-    for blob in blobs:
+    for blob in filter(None, blobs):  # the other end may be gone by then
         connection.sendall(blob)
 
 

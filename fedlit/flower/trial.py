@@ -3,6 +3,7 @@
 Workers are forked before anything is computed: a fork shares what is imported, and must not share threads.
 """
 
+import json
 import logging
 import os
 import signal
@@ -17,9 +18,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from fedlit.engines.processes.children import end_with
-from fedlit.files import write_text
+from fedlit.files import write_json
 from fedlit.flower.make_keys import make_keys
-from fedlit.flower.programs import Programs, free_port
+from fedlit.flower.programs import Child, Programs, free_port
 from fedlit.flower.superlink import Listening, start_superlink
 from fedlit.flower.supernode import NodeOptions, make_worker, start_supernode
 
@@ -49,9 +50,10 @@ class Trial:
     def fork_workers(self) -> None:
         """Start all workers, which wait for their data."""
         for number in range(self.count):
-            self.workers[number] = self._fork(number)
+            self.workers[number] = self.fork_worker(number)
 
-    def _fork(self, number: int) -> int:
+    def fork_worker(self, number: int) -> int:
+        """Start one worker; returns its process."""
         parent = os.getpid()
         child = os.fork()
         if child:
@@ -72,26 +74,39 @@ class Trial:
             os.dup2(log, stream)
         logging.getLogger("fedlit").setLevel(logging.WARNING)
         torch.set_num_threads(1)
-        while not self._names.exists():
+        while not self._told.exists():
             time.sleep(_LOOK_S)
-        name = self._names.read_text().split()[number]
-        options = NodeOptions(name, self.data / f"{name}.npz", self.folder / "rows" / name)
+        told = json.loads(self._told.read_text())
+        name = told["names"][number]
+        options = NodeOptions(name, self.data / f"{name}.npz", Path(told["rows"]) / name)
         make_worker(options, self.socket(number)).serve()
 
     @property
-    def _names(self) -> Path:
-        return self.folder / "names"
+    def _told(self) -> Path:
+        """What workers wait for."""
+        return self.folder / "nodes.json"
 
-    def start_nodes(self, names: Sequence[str], *, secure: bool) -> Listening:
-        """Start SuperLink and SuperNodes; the files of these clients are there."""
+    def start_nodes(self, names: Sequence[str], rows: Path, *, secure: bool) -> Listening:
+        """Start SuperLink and SuperNodes; the files of these clients are there.
+
+        Args:
+            names: of the nodes.
+            rows: folder of what they keep; the same one continues a run.
+            secure: whether they use TLS and keys.
+        """
         keys = make_keys(self.folder / "keys", ["127.0.0.1", "localhost"], names) if secure else None
         listening = Listening("127.0.0.1", free_port(), keys)
-        write_text(self._names, "\n".join(names))
+        write_json(self._told, {"names": list(names), "rows": str(rows.absolute())})
         start_superlink(self.programs, listening)
         for number, name in enumerate(names):
-            ca, key = (None, None) if keys is None else (keys.ca, keys.private(name))
-            start_supernode(self.programs, name, self.socket(number), listening.address, ca, key)
+            self.start_node(number, name, listening)
         return listening
+
+    def start_node(self, number: int, name: str, listening: Listening) -> Child:
+        """Start a SuperNode."""
+        keys = listening.keys
+        ca, key = (None, None) if keys is None else (keys.ca, keys.private(name))
+        return start_supernode(self.programs, name, self.socket(number), listening.address, ca, key)
 
     def end(self) -> None:
         """End all processes."""

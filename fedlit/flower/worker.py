@@ -31,9 +31,12 @@ class Worker:
         self._listening.listen()
 
     def serve(self) -> None:
-        """Answer until this process is ended."""
+        """Answer until the socket is closed."""
         while True:
-            connection, _ = self._listening.accept()
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
             with connection:
                 self.serve_one(connection)
 
@@ -43,7 +46,7 @@ class Worker:
             _, [content] = receive(connection, self.most)
             try:
                 answer = self.node.answer(unpack(bytes_as_tensor(content)))
-            except MessageError as error:
+            except (MessageError, ValueError) as error:
                 answer = {"failed": f"got a message that cannot be read ({error})"}
             send(connection, {}, [pack(answer).numpy().tobytes()])
         except (OSError, ClosedError, ValueError) as error:
@@ -51,5 +54,6 @@ class Worker:
 
     def close(self) -> None:
         """Listen no longer."""
+        self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self.path.unlink(missing_ok=True)
