@@ -90,7 +90,7 @@ def test_a_forked_run_has_the_files_and_the_bits_of_one_alone(
 def test_a_data_file_that_changes_between_two_runs_is_read_anew(seat: ForkServer, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     words = ["fit", "--config", "synthetic_fedavg.yaml", "--data", "mine.Mine", "--data.file", str(tmp_path / "x.npy")]
-    options = ["--trainer.rounds", "1", "--trainer.clients_per_round", "3", "--trainer.engine", "sequential", "--wandb", "disabled"]
+    options = ["--trainer.rounds=1", "--trainer.clients_per_round=3", "--trainer.engine=sequential", "--wandb=disabled"]
     for name in ("one", "two", "three"):
         if name != "two":
             np.save(tmp_path / "x.npy", random.standard_normal((120, 60), dtype=np.float32))
