@@ -35,8 +35,10 @@ from .client.step import Newcomer as Newcomer
 from .client.step import Personal as Personal
 from .client.step import Phase as Phase
 from .client.tasks import Classification as Classification
+from .client.tasks import MultiLabel as MultiLabel
 from .client.tasks import NextToken as NextToken
 from .client.tasks import Regression as Regression
+from .client.tasks import Segmentation as Segmentation
 from .client.tasks import Task as Task
 from .client.weights_file import WeightsFile as WeightsFile
 from .clock import Clock as Clock

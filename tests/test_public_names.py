@@ -105,6 +105,8 @@ PUBLIC = [
     "Classification",
     "Regression",
     "NextToken",
+    "MultiLabel",
+    "Segmentation",
     "Measure",
     "WeightsFile",
     "Synthetic",

@@ -1,7 +1,8 @@
-"""A seat: a process that has imported everything once, and is forked for every `fedlit` that is asked of it.
+"""A process that imports everything and is forked for each seat; a seat is forked for every `fedlit` asked of it.
 
-Importing takes longer than many a run of a search. What is asked for comes by a socket: the words of the command as
-JSON, with the log that it writes to. The answers are the process's id and, when it has ended, its exit code.
+Importing takes longer than many a run of a search. For a seat a list of cores comes by a socket, with the socket by
+which the seat is asked: the words of a command as JSON, with the log that it writes to. A seat answers with its own id,
+and for each command with the process's id and, when it has ended, its exit code.
 
 python -m fedlit.cli.fork_server_main PARENT SOCKET
 """
@@ -14,6 +15,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 
 from fedlit.cli.main import import_all, main
@@ -44,9 +46,29 @@ def make_ready() -> None:
     gc.freeze()
 
 
-def serve(link: socket.socket) -> list[str]:
+def fork_seats(link: socket.socket) -> list[str]:
+    """Fork seats until the other side is gone; returns in the process of a command alone, with its words."""
+    own = os.getpid()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a seat says all itself, and nobody waits for its end
+    while True:
+        cores, links, _, _ = socket.recv_fds(link, BYTES, 1)
+        if not cores:
+            sys.exit(0)
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            link.close()
+            os.setpgid(0, 0)
+            end_with(own, *DEATH)
+            return serve(socket.socket(fileno=links[0]), json.loads(cores))
+        os.close(links[0])
+
+
+def serve(link: socket.socket, cores: Sequence[int]) -> list[str]:
     """Answer until the other side is gone; returns in the forked process alone, with its words."""
     seat = os.getpid()
+    if hasattr(os, "sched_setaffinity"):  # not on macOS
+        os.sched_setaffinity(0, cores)  # engines count the cores that they may use
+    link.send(f"{seat}\n".encode())
     while True:
         message, logs, _, _ = socket.recv_fds(link, BYTES, 1)
         while message and not message.endswith(b"\n"):
@@ -97,7 +119,7 @@ if __name__ == "__main__":
     ending = Ending()
     if FORKS:
         make_ready()
-    asked = serve(socket.socket(fileno=int(sys.argv[2])))
+    asked = fork_seats(socket.socket(fileno=int(sys.argv[2])))
     if not FORKS:
         os.execv(sys.executable, [sys.executable, "-m", "fedlit_start", *asked])
     try:

@@ -1,4 +1,4 @@
-"""The parts of a net: which tensors are trained and which are frozen, and parts by name.
+"""The parts of a net: which tensors are trained and which are frozen, parts by name, and what enters one of them.
 
 Everything that is stacked, sent, averaged, kept for a client or counted takes its tensors from here. A parameter is
 trained if it requires a gradient. A buffer goes with the parameters of its module: it is trained if any of them is. If
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.inputs import Inputs, call
 from fedlit.params import Params
 
 _SHOWN = 12
@@ -149,3 +150,14 @@ def _wholes(name: str) -> list[str]:
 def listed(names: Collection[str], most: int) -> str:
     """The first names, and whether there are more."""
     return ", ".join([*names][:most]) + (", …" if len(names) > most else "")
+
+
+def input_of(net: nn.Module, module: str, x: Inputs) -> Tensor:
+    """What enters a module when the net is called with x: features, if it is the last layer."""
+    entered: list[Tensor] = []
+    hook = net.get_submodule(module).register_forward_pre_hook(lambda _, inputs: entered.append(inputs[0]))
+    try:
+        call(net, x)
+    finally:
+        hook.remove()
+    return entered[0]

@@ -68,40 +68,52 @@ def check_backbone(client: Client, data: FederatedDataModule) -> None:
 
 def tried(client: Client, data: FederatedDataModule, backbone: nn.Module, what: str) -> None:
     """Try the backbone on some rows, in training mode."""
-    index = data.everyone.train.joined[:_TRIED]
-    x, _ = data.rows(data.store, index)
+    x, _ = data.rows(data.store, data.everyone.train.joined[:_TRIED])
     require(isinstance(x, Tensor), f"{what} would see one of several inputs. A cache needs data whose x is one tensor.")
-    x = in_dtype(x, next(client.net.parameters()).dtype)
-    seen: list[tuple[Any, ...]] = []
-    hook = backbone.register_forward_hook(lambda _, args, output: seen.append((*args, output)))
+    assert isinstance(x, Tensor)
+    x = x.to(next(client.net.parameters()).dtype) if x.is_floating_point() else x
     training = client.net.training
     try:
         begin_training(client.net)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            client(x)
-            call = seen[0] if len(seen) == 1 else ()
-            require(
-                len(call) == 2 and isinstance(call[0], Tensor) and torch.equal(call[0], x),
-                f"{what} does not see x itself, once and alone. Choose the first module of the net.",
-            )
-            output = call[1]
-            require(
-                isinstance(output, Tensor) and len(output) == len(x),
-                f"{what} does not give one tensor, a row a sample.",
-            )
-            state = torch.get_rng_state()
-            again, alone = backbone(x), backbone(x[:2])
-            require(torch.equal(state, torch.get_rng_state()), f"{what} draws random numbers. Leave model.cache out.")
-            near = partial(torch.allclose, rtol=1e-3, atol=1e-5)
-            require(
-                near(again, output) and near(alone, output[:2]),
-                f"{what} normalises by the batch: a sample's output depends on the samples beside it. Freeze its "
-                "statistics (BatchNorm with running statistics does), or leave model.cache out.",
-            )
+            output = output_of(client, backbone, x, what)
+            check_repeatable(backbone, x, output, what)
             check_rest(client, x, output, backbone, what)
     finally:
-        hook.remove()
         client.net.train(training)
+
+
+def output_of(client: Client, backbone: nn.Module, x: Tensor, what: str) -> Tensor:
+    """The backbone's output within the net; refuse one that sees something else than x."""
+    calls: list[tuple[Any, ...]] = []
+    hook = backbone.register_forward_hook(lambda _, args, output: calls.append((*args, output)))
+    try:
+        client(x)
+    finally:
+        hook.remove()
+    call = calls[0] if len(calls) == 1 else ()
+    require(
+        len(call) == 2 and isinstance(call[0], Tensor) and torch.equal(call[0], x),
+        f"{what} does not see x itself, once and alone. Choose the first module of the net.",
+    )
+    output = call[1]
+    is_kept = isinstance(output, Tensor) and len(output) == len(x)
+    require(is_kept, f"{what} does not give one tensor with a row for each sample.")
+    assert isinstance(output, Tensor)
+    return output
+
+
+def check_repeatable(backbone: nn.Module, x: Tensor, output: Tensor, what: str) -> None:
+    """Refuse a backbone that gives a sample another output at another time, or beside other samples."""
+    before = torch.get_rng_state()
+    again, fewer = backbone(x), backbone(x[:2])
+    require(torch.equal(before, torch.get_rng_state()), f"{what} draws random numbers. Leave model.cache out.")
+    near = partial(torch.allclose, rtol=1e-3, atol=1e-5)
+    require(
+        near(again, output) and near(fewer, output[:2]),
+        f"{what} normalises by the batch: a sample's output depends on the samples beside it. Freeze its statistics "
+        "(BatchNorm with running statistics does), or leave model.cache out.",
+    )
 
 
 def check_rest(client: Client, x: Tensor, output: Tensor, backbone: nn.Module, what: str) -> None:
@@ -118,7 +130,7 @@ def check_rest(client: Client, x: Tensor, output: Tensor, backbone: nn.Module, w
 
 def part_of(client: Client) -> nn.Module:
     """The module that `model.cache` names."""
-    modules = dict(client.net.named_modules())
+    modules: dict[str, nn.Module] = dict(client.net.named_modules())
     if not client.cache or client.cache not in modules:
         raise ConfigError(
             f"model.cache is '{client.cache}', but model.net ({type(client.net).__name__}) has no such module. "
@@ -173,7 +185,8 @@ def used_rows(populations: list[FederatedDataModule]) -> Tensor:
         everyone = data.everyone
         parts += [pieces.joined for pieces in (everyone.train, everyone.val, everyone.test, everyone.adapt)]
         parts += [data.global_test, data.global_val]
-    return torch.unique(torch.cat(parts))
+    numbers: Tensor = torch.unique(torch.cat(parts))
+    return numbers
 
 
 def computed(client: Client, data: FederatedDataModule, numbers: Tensor, folder: Path | None) -> Tensor:
@@ -183,8 +196,8 @@ def computed(client: Client, data: FederatedDataModule, numbers: Tensor, folder:
 
     def outputs(index: Tensor) -> Tensor:
         x, _ = data.plain_rows(data.store, index)
-        found: Tensor = backbone(in_dtype(x.to(weight.device), weight.dtype))
-        return found.cpu()
+        output: Tensor = backbone(in_dtype(x.to(weight.device), weight.dtype))
+        return output.cpu()
 
     client.net.eval()
     try:

@@ -248,6 +248,7 @@ class LocalProgram:
 
         def one_step(t: Tensor, carried: Sequence[Tensor], fixed: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             data, context = under_prefix("store", fixed), under_prefix("context", fixed)
+            context |= {name: fixed["lr"].new_zeros(like.shape, dtype=like.dtype) for name, like in idle.items()}
             schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"), fixed.get("key"))
             start = turn(dict(zip(names, carried, strict=True)), turned)
             moved = turn(self.step(t, start, turn(context, turned), data, schedule, fixed["lr"]), turned)
@@ -259,11 +260,14 @@ class LocalProgram:
 
         flat, context, *rest, t0, _ = examples
         start, fixed = self.unpack(flat, self.carried, turned), fixed_of(context, rest)
-        unread = unread_inputs(
+        idle: Params = {}
+        unread, without_effect = unread_inputs(
             lambda t, *args: one_step(t, args[: len(names)], dict(zip(fixed, args[len(names) :], strict=True))),
             [t0, *start.values(), *fixed.values()],
         )
         skipped = frozenset(name for k, name in enumerate(reads, 1 + len(names)) if k in unread)
+        # A step may read a tensor without effect on what it returns (a term without a gradient): it gets zeros.
+        idle |= {name: fixed[f"context.{name}"] for k, name in enumerate(reads, 1 + len(names)) if k in without_effect}
         self.context_read = replace(self.context, skipped=skipped)
         # Only these inputs may be left out: a step that reads no data still gathers its batch.
         optional = [*(f"context.{name}" for name in reads), *with_prefix("store", frozen_tensors(store)), "step", "key"]

@@ -52,7 +52,7 @@ class MetricGroups:
 
 def round_columns(client: Client, parts: MetricGroups) -> list[str]:
     """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
-    measures = client.task.measures
+    measures = client.measures
     names = [measure.name for measure in measures]
     extremes = (*(names if parts.tested else ()), "weight", "size_share")
     return [

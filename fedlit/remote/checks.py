@@ -8,10 +8,10 @@ from torch import Tensor
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort
 from fedlit.client.net_parts import trained
-from fedlit.client.specs import first_values, row_names, sent_values
+from fedlit.client.specs import first_values, sent_values
 from fedlit.errors import MessageError, require
 from fedlit.evaluation.round_evaluator import EvaluationOptions
-from fedlit.params import Params
+from fedlit.params import Params, expand, row
 
 _LONGEST_NAME = 200
 _PRECISIONS = ("32-true", "64-true")
@@ -31,6 +31,12 @@ def check_federation(client: Client, measures: EvaluationOptions, told: Collecti
         f"trainer.extra_metrics asks for {', '.join(measures.extra_metrics)}, which needs all clients' training data "
         "in one place. Leave it out in a federation of nodes.",
     )
+    not_sums = [measure.label for measure in client.measures if measure.of_outputs is not None]
+    require(
+        not not_sums,
+        f"model.metrics asks for {', '.join(not_sums)}, but in a federation nodes send sums over their own tests, and "
+        "these are not sums: pooled, they need everybody's predictions in one place. Leave model.metrics out.",
+    )
     require(
         set(told) <= _TOLD,
         f"A weighting or callback needs {', '.join(sorted(set(told) - _TOLD))}, which nodes do not send: it would be a "
@@ -49,12 +55,11 @@ def check_request(client: Client, number: int, cohort: Cohort) -> None:
     net = {name: value.detach() for name, value in trained(client.net).items()}
     check_tensors("the model", cohort.received | cohort.received_buffers, net, client.local_tensors)
     params = client.local_params
-    for what, rows, names in (
-        ("states", cohort.state, row_names(sent_values(client.state_spec()), params)),
-        ("what comes with the model", cohort.sent, row_names(first_values(client.sent_spec()), params)),
+    for what, rows, spec in (
+        ("states", cohort.state, sent_values(client.state_spec())),
+        ("what comes with the model", cohort.sent, first_values(client.sent_spec())),
     ):
-        like = {name: params.get(name.partition(".")[2], next(iter(params.values())).new_zeros(())) for name in names}
-        check_tensors(what, rows, like, ())
+        check_tensors(what, rows, row(client.initial_rows(spec, expand(params, 1), params), 0), ())
     check_tensors(
         "steps and sizes",
         {"steps": cohort.steps, "sizes": cohort.sizes, "reports": cohort.reports},

@@ -43,7 +43,7 @@ class NodeEvaluator(Evaluator):
         users = self.users("shared")
         metrics = self.pooled("global", self.told["shared"], users.counts)
         if self.has_own_tests:
-            metrics |= user_metrics(users, self.client.task.measures)
+            metrics |= user_metrics(users, self.client.measures)
         if "val" in self.told:
             sizes = torch.from_numpy(self.data.everyone.val.sizes).double()
             metrics |= self.pooled("val", self.told["val"], sizes * self.answered)
@@ -57,7 +57,7 @@ class NodeEvaluator(Evaluator):
     def pooled(self, group: str, sums: Params, counts: Tensor) -> dict[str, float]:
         """Measures and mean loss over all users' samples, each of which counts once."""
         count = counts.sum()
-        measures = self.client.task.measures
+        measures = self.client.measures
         values = {f"{group}/{one.name}": float(one.value(sums[one.name].sum(0), count)) for one in measures}
         return values | {f"{group}/loss": float(sums[LOSSES].sum() / count)}
 

@@ -81,7 +81,7 @@ class RemoteLoop(FederatedLoop):
             tells=sorted(parts.told),
             keeps_local=parts.keeps_local_models,
             threads=parts.choice.threads,
-            evaluation_threads=parts.evaluation_threads,
+            evaluation_threads=parts.choice.evaluation_threads,
             model=self.model,
             fixed={name: value for name, value in tensors.items() if name not in self.server.model},
             finetune=None if finetune is None else asdict(finetune),

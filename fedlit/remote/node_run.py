@@ -119,8 +119,9 @@ class NodeRun:
 
     def evaluate(self, request: Message) -> Message:
         """Sums over the client's own tests: of the measured model (`shared`), and of the groups that are asked for."""
-        number, shared = self.plan.client, request["model"]
-        z: Params = request.get("z") or shared
+        number = self.plan.client
+        shared: Params = request["model"]
+        z: Params = request.get("z", shared)
         rows, states = self.rows.read(request["rows_of"]), ClientStates()
         if rows:
             states.load_state_dict({"clients": [number], "rows": rows})

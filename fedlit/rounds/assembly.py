@@ -5,7 +5,7 @@ asks for optimisers, and `RoundParts` are assembled later, when the data can be 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -100,13 +100,8 @@ class RoundParts:
         """How many numbers they are for each client."""
         return sum(self.client.model_numbers if name == "grad_received" else 1 for name in self.told)
 
-    @property
-    def evaluation_threads(self) -> int:
-        """Threads inside an operation while models are measured."""
-        return self.choice.evaluation_threads
-
     def rows_of(self, cohort: TrainedCohort) -> Params:
-        """Stacked: all rows of a cohort that are stored."""
+        """Stacked: all rows of a cohort that are stored; with nodes, those that live at the server."""
         return kept_rows(self.client, cohort, keeps_local=self.keeps_local_models)
 
 
@@ -293,7 +288,7 @@ class Assembly:
         return Resources(self.ranks.size, self.ranks.here, self.options.request.threads)
 
 
-def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOptions, rounds: int) -> list[Event]:
+def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOptions, rounds: int) -> Iterator[Event]:
     """The events of so many rounds of a run with these options, without training. The data must be set up.
 
     The times are those of the real run if a client's work does not depend on what was trained, as in all algorithms of
@@ -301,8 +296,7 @@ def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOpti
     """
     protocol = create_protocol(client, data, SGD().build, [], ClientStates(), options)
     gatherer = Gatherer(client, Pooled(data) if client.pools_data else data, options)
-    events = []
     for number in range(1, rounds + 1):
-        events.append(protocol.next_event(gatherer))
-        events[-1].finish(number)
-    return events
+        event = protocol.next_event(gatherer)
+        yield event
+        protocol.finish(event, number)

@@ -65,17 +65,13 @@ class Fit:
         self.client = client
         self.data = data
         self.lightning_fit = lightning_fit
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes of the run."""
-        return self.loop.ranks
+        self.ranks: Ranks = trainer.loop.ranks
 
     def run_as_rank(self, ckpt_path: str | Path | None) -> None:
         """Train as one process of several, which end together."""
         trainer = self.trainer
         assert isinstance(trainer.strategy, FederatedStrategy)
-        ranks = self.loop.ranks = trainer.strategy.join()
+        ranks = self.ranks = self.loop.ranks = trainer.strategy.join()
         if not ranks.is_first:
             log.setLevel(logging.WARNING)  # only one rank prints
         with ranks.taking_leave():
@@ -145,7 +141,8 @@ class Fit:
         check_asked(options.states, why_not_on_disk(path, trainer.num_nodes))
         warn_mixing_has_no_effect(client, trainer.server_optimizer, options.cloud)
         if options.clock is not None and options.clock.latency.is_recorded:
-            simulate_clock(client, data, options, trainer.max_epochs or 1)  # a trace that is too short is found here
+            for _ in simulate_clock(client, data, options, trainer.max_epochs or 1):
+                pass  # a trace that is too short is found here
         self.loop.weighting = weighting
 
     def _load_weights(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from fedlit.client.base import Client
-from fedlit.client.messages import Message
+from fedlit.client.messages import Message, pack
 from fedlit.data.one_client import one_client
 from fedlit.experiments.conformance.problem import ROUNDS, Problem, everything, new_trainer
 from fedlit.remote.gathering import TRAINED_IN
@@ -30,11 +30,22 @@ class CountingLink(InProcessLink):
 
     numbers: list[tuple[int, int]] = field(default_factory=list)
     """(down, up) of each exchange that was not a client's first."""
+    bytes_of: list[tuple[int, int]] = field(default_factory=list)
+    """(down, up) of the whole messages."""
+
+    def overhead(self) -> tuple[int, int]:
+        """The most bytes, down and up, that a message had beside its numbers, which are in float64."""
+        pairs = [
+            [size - 8 * count for size, count in zip(*both, strict=True)]
+            for both in zip(self.bytes_of, self.numbers, strict=True)
+        ]
+        return max(down for down, _ in pairs), max(up for _, up in pairs)
 
     def ask_one(self, node: Node, message: Message) -> Message:
         """As in the base; an exchange that trains is counted."""
         answer = super().ask_one(node, message)
-        if message["kind"] == "train" and message["rows_of"] is not None:
+        if message["kind"] == "train" and message["rows_of"] is not None and "plan" not in message:
+            self.bytes_of.append((len(pack(message)), len(pack(answer))))
             down = {name: message["stacked"][name] for name in _DOWN}
             self.numbers.append((numbers_in(down), numbers_in({name: answer[name] for name in _UP})))
         return answer

@@ -16,7 +16,7 @@ from fedlit.clock import Clock
 from fedlit.params import clone
 from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.federation import Federation
-from fedlit.rounds.flat import FlatEvent, FlatProtocol
+from fedlit.rounds.flat import FlatProtocol
 from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.local_training import LocalTraining
 from fedlit.rounds.nodes.base import NodeLoop, NodeRound
@@ -45,23 +45,6 @@ class Link:
         return answer
 
 
-@dataclass(frozen=True, eq=False)
-class NodeEvent(FlatEvent):
-    """A round of this server; the coordinator starts its step, mixes, and commits."""
-
-    protocol: "NodeProtocol"
-
-    @property
-    def iterations(self) -> int:
-        """K_z."""
-        return self.protocol.iterations
-
-    def mix(self, iteration: int) -> None:
-        """Let the coordinator mix this server's model with those of the others."""
-        [server] = self.servers
-        server.load_model(self.protocol.link.ask({"model": server.model})["model"])
-
-
 class NodeProtocol(FlatProtocol):
     """A federation as one of its servers sees it: itself, and a coordinator that mixes.
 
@@ -76,23 +59,27 @@ class NodeProtocol(FlatProtocol):
         self.iterations = iterations
         self.link = link
 
-    def next_event(self, gatherer: Gatherer) -> NodeEvent:
+    def next_event(self, gatherer: Gatherer) -> Event:
         """Its next step; the coordinator decides when it happens."""
-        event = super().next_event(gatherer)
-        return NodeEvent(self, event.servers, 0.0, event.cohort)
+        return replace(super().next_event(gatherer), time_s=0.0)
+
+    def mix(self, servers: Sequence[Server]) -> None:
+        """Let the coordinator mix this server's model with those of the others."""
+        [server] = servers
+        server.load_model(self.link.ask({"model": server.model})["model"])
 
 
 class ServerRound(NodeRound):
     """A round of this server, which the coordinator commits."""
 
-    def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
-        """Send the new state to the coordinator, and then advance the clock."""
-        [server], [cohort] = event.servers, cohorts
+    def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
+        """As in the base; then send the new state to the coordinator."""
+        [server], [cohort] = event.servers, super().step_together(event, cohorts)
         current = server.snapshot()
         fields = {name: getattr(cohort, name) for name in ("state", "optimizer_state", "weights", "sent_bytes")}
         state = {"model": current.model, "optimizer": current.optimizer, "callbacks": current.callbacks}
         self.protocol.link.ask({"stepped": state, "cohort": fields})
-        super().finish(event, number, cohorts)
+        return [cohort]
 
     @property
     def protocol(self) -> NodeProtocol:
