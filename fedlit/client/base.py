@@ -71,6 +71,7 @@ class Client(Recorded, LocalOptions, StateBuffers):
             run's checkpoint.
         train: what is trained: names of modules or parameters, or patterns with *, one or a list. All else is frozen.
             Unless given, all parameters that require a gradient are trained.
+        cache: name of a frozen module that sees x first; its outputs are computed once and kept for every sample.
     """
 
     weights: str = "samples"
@@ -118,6 +119,7 @@ class Client(Recorded, LocalOptions, StateBuffers):
         metrics: Metrics | None = None,
         init_from: str | WeightsFile | None = None,
         train: str | Sequence[str] | None = None,
+        cache: str | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__()
@@ -150,6 +152,7 @@ class Client(Recorded, LocalOptions, StateBuffers):
         self.keep_optimizer = keep_optimizer
         self.keep_local = keep_local
         self.average_kept = average_kept
+        self.cache = cache
         self.check_local_options()
         self._task = find_task(task)
         of_torchmetrics = measures_of(metrics, self._task.predicts, self._task.predicted, self._task.measures)

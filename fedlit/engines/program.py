@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 from fedlit.client.base import Client
 from fedlit.client.net_parts import trained_buffers
 from fedlit.client.step import Batch, Batches, Phase, StepOutput
-from fedlit.engines.base import Rows, Store, frozen_in
+from fedlit.engines.base import Rows, Store, frozen_in, frozen_tensors
 from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.flat_layout import FlatLayout
@@ -270,7 +270,7 @@ class LocalProgram:
         idle |= {name: fixed[f"context.{name}"] for k, name in enumerate(reads, 1 + len(names)) if k in without_effect}
         self.context_read = replace(self.context, skipped=skipped)
         # Only these inputs may be left out: a step that reads no data still gathers its batch.
-        optional = [*(f"context.{name}" for name in reads), "step", "key"]
+        optional = [*(f"context.{name}" for name in reads), *with_prefix("store", frozen_tensors(store)), "step", "key"]
         kept = [name for k, name in enumerate(fixed_names, 1 + len(names)) if k not in unread or name not in optional]
         self.draws = "key" in kept
 
