@@ -83,9 +83,10 @@ def channels_last(rows: Rows) -> Rows:
 def mixes_rows(client: Client) -> bool:
     """Whether the net may use the whole batch at once, as BatchNorm does, and so must not see padding.
 
-    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant.
+    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant. So does a
+    LightningModule: its training_step takes a mean over the batch.
     """
-    return client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
+    return client.user_module is not None or client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
 
 
 class LocalProgram:
