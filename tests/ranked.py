@@ -107,6 +107,12 @@ def newcomers(**options: Any) -> Found:
     return found(fit(client, data, newcomers_every=1, finetune_lr=0.1, **(options | {"clients_per_round": 2})))
 
 
+def metrics(**options: Any) -> Found:
+    """Metrics of torchmetrics, of z, of users' own models and pooled; each rank computes those of some users."""
+    client = FedBC(conformance_net(), metrics=["AUROC", "F1Score", "CalibrationError"], **LOCAL)
+    return found(fit(client, conformance_data(), finetune_lr=0.1, **options))
+
+
 RUNS: dict[str, Callable[..., Found]] = {
     **{
         name: partial(conforming, name)
@@ -124,6 +130,7 @@ RUNS: dict[str, Callable[..., Found]] = {
     "many rows": many_rows,
     "fine-tuned": fine_tuned,
     "newcomers": newcomers,
+    "metrics": metrics,
 }
 
 

@@ -23,6 +23,7 @@ from fedlit.experiments.conformance import Measured
 from fedlit.experiments.conformance.checks import FIGURES, figures
 from fedlit.experiments.conformance.entries import ENTRIES, WITH_NORM, Entry
 from fedlit.experiments.conformance.problem import LOCAL, TINY, Problem
+from fedlit.experiments.conformance.travels import page
 from fedlit.experiments.fit_arguments import made_parts
 from fedlit.files import write_json, write_text
 from fedlit.metrics.formatting import counted
@@ -31,7 +32,7 @@ from fedlit.results.folder import chosen_by
 KNOWN = ENTRIES | WITH_NORM
 Results = dict[str, list[Measured]]
 
-_NOT_LOCAL = ("self", "net", "keep_local", "average_kept")
+_NOT_LOCAL = ("self", "net", "keep_local", "average_kept", "train")
 """Arguments of a client that do not say how it trains."""
 
 HEADER = """# Conformance
@@ -66,10 +67,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(overrides=[])
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table as Markdown to this file")
+    parser.add_argument(
+        "--travels", type=Path, metavar="FILE", help="write what travels between server and nodes to this file, and end"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Check, print, write; 1 if a check fails."""
+    if args.travels is not None:
+        with quiet(), chosen_by("--travels FILE", args.travels):
+            write_text(args.travels, page())
+        return 0
     problem, entries = asked_for(args)
     console = Console()
     results: Results = {name: [] for name in entries}

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedlit.results.config_file import read_config
 from fedlit.results.folder import chosen_by
+from fedlit.trainer import adapter_files
 from fedlit.trainer.checkpoint import read_tensors, write_tensors
 from fedlit.trainer.restore import Restored
 
@@ -33,6 +34,10 @@ def main(args: argparse.Namespace) -> int:
             out.mkdir(parents=True, exist_ok=True)
             write_tensors(out / name, models)
         console.print(f"{out / name}: {what}", highlight=False, soft_wrap=True)
+    if restored.folder.adapter.exists():
+        count = write_adapters(restored, out / "adapters")
+        what = f"of z and {count} clients, for peft.PeftModel.from_pretrained(net, folder)"
+        console.print(f"{out / 'adapters'}: {what}", highlight=False, soft_wrap=True)
     console.print("\nTo load them:\n", highlight=False)
     config = restored.folder.config
     described = read_config(config) if config.is_file() else {}
@@ -60,6 +65,15 @@ def exported(restored: Restored) -> dict[str, tuple[dict[Any, Any], str]]:
         what = f"of {len(users)} clients that have trained{part}: {personal.describe()}{before}"
         files["personal.pt"] = (users, what)
     return files
+
+
+def write_adapters(restored: Restored, out: Path) -> int:
+    """Write the adapter of z and of every user's model as files of peft; returns how many users there are."""
+    users = restored.personal_models()
+    with chosen_by("--out DIR", out):
+        for name, model in [("global", restored.model), *((f"client-{user}", model) for user, model in users.items())]:
+            adapter_files.write(restored.folder, out / name, model)
+    return len(users)
 
 
 def example(config: dict[str, Any], out: Path, files: Sequence[str], *, has_frozen: bool = False) -> list[str]:

@@ -8,28 +8,29 @@ Everything that a step reads and that differs by client or round (the received m
 (`state_buffers.py`). What Lightning calls is in `lightning_client.py`; local options are in `local_options.py`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Never
 
 import numpy as np
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
 from fedlit.client.local_options import LocalOptions
-from fedlit.client.net_parts import freeze_but, trained, trained_params
-from fedlit.client.specs import Kept, count_numbers, first_values
+from fedlit.client.net_parts import freeze_but, trained_params
+from fedlit.client.specs import count_numbers, first_values, sent_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
-from fedlit.client.tasks import LOSSES, Task, find_task
+from fedlit.client.tasks import LOSSES, OUTPUTS, TARGETS, Task, find_task
 from fedlit.client.weights_file import WeightsFile
-from fedlit.errors import ConfigError, require
+from fedlit.errors import require
 from fedlit.inputs import Inputs, call, call_with
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
+from fedlit.metrics.from_torchmetrics import Metrics, measures_of
+from fedlit.metrics.measures import Measure
 from fedlit.params import Params, dot, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded, refuse_unknown
 
@@ -62,7 +63,10 @@ class Client(Recorded, LocalOptions, StateBuffers):
         keep_local: tensors that stay with each client: none, norm (BatchNorm: FedBN), all (local training only), or the
             name of a module or tensor (FedPer: a head).
         average_kept: let the server average what stays with the clients too, so that z can be measured.
-        task: what the net is to learn: classification (unless given), regression, next_token, or a Task of your own.
+        task: what the net is to learn: classification (unless given), regression, next_token, multilabel, segmentation,
+            or a Task of your own.
+        metrics: metrics of torchmetrics, measured beside the task's measures: names, class paths with init_args, or
+            objects; a mapping gives them names of your own.
         init_from: file with the weights that the net, or a part of it, begins with: a state dict, safetensors, or a
             run's checkpoint.
         train: what is trained: names of modules or parameters, or patterns with *, one or a list. All else is frozen.
@@ -111,6 +115,7 @@ class Client(Recorded, LocalOptions, StateBuffers):
         keep_local: str = "none",
         average_kept: bool = False,
         task: str | Task | None = None,
+        metrics: Metrics | None = None,
         init_from: str | WeightsFile | None = None,
         train: str | Sequence[str] | None = None,
         **unknown: Never,
@@ -147,25 +152,11 @@ class Client(Recorded, LocalOptions, StateBuffers):
         self.average_kept = average_kept
         self.check_local_options()
         self._task = find_task(task)
+        of_torchmetrics = measures_of(metrics, self._task.predicts, self._task.predicted, self._task.measures)
+        self._measures = (*self._task.measures, *of_torchmetrics)
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
         self.check_kept_tensors()
-
-    def check_kept_tensors(self) -> None:
-        """ConfigError if `keep_local` names nothing, or a tensor that is frozen."""
-        if self.keep_local == "none" or self._kept_of(trained(self.net)):
-            return
-        names = self._kept_of(self.net.state_dict())
-        require(
-            not names,
-            f"model.keep_local is '{self.keep_local}', but that part of the net is frozen: it is the same for "
-            f"everybody, and no client trains '{min(names, default='')}'. Keep a part that is trained, or add this one "
-            "to model.train.",
-        )
-        raise ConfigError(
-            f"model.keep_local is '{self.keep_local}', but the net has no such tensors. Give none, norm, all, or the "
-            f"name of a module or tensor such as {list(self.net.state_dict())[-1]}."
-        )
 
     # ---- what an algorithm may override, with the states of `StateBuffers` -----------------------------------------
 
@@ -255,16 +246,18 @@ class Client(Recorded, LocalOptions, StateBuffers):
         return None
 
     def traffic(self) -> tuple[int, int]:
-        """How many numbers a client receives and sends in a round: (down, up).
+        """How many numbers a client receives and sends in a round: (down, up), as the specs declare it.
 
-        The model, n_i up, and what the specs say: states at the server that are sent, `sent_spec`, `report_spec`.
+        Down go z, `sent_spec`, and the states at the server that it sends; up go x_i, n_i and `report_spec`. What goes
+        down at a client's first participation only is not counted, and neither are risks that a weighting reads.
         """
-        kept = self.state_spec()
-        down = {name: entry.first for name, entry in kept.items() if isinstance(entry, Kept) and entry.is_sent}
-        down |= first_values(self.sent_spec())
-        up = {name: self.first_values().get(name, first) for name, first in first_values(self.report_spec()).items()}
-        model = self.model_numbers
-        return model + count_numbers(down, model), model + 1 + count_numbers(up, model)
+        kept, reported = self.state_spec(), self.report_spec()
+        params = trained_params(self.net)
+        model, shared = (sum(value.numel() for value in part.values()) for part in (params, self.shared(params)))
+        down = count_numbers(sent_values(kept) | first_values(self.sent_spec()), model)
+        up = count_numbers({name: first for name, first in first_values(reported).items() if name not in kept}, shared)
+        up += count_numbers({name: first for name, first in first_values(kept).items() if name in reported}, model)
+        return self.model_numbers + down, self.model_numbers + 1 + up
 
     def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         """Runs after each phase, when the whole cohort has finished it.
@@ -288,6 +281,11 @@ class Client(Recorded, LocalOptions, StateBuffers):
     def task(self) -> Task:
         """What the net is to learn: the loss of a row, and the measures of its predictions."""
         return self._task
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What is measured of predictions: the task's measures, and `metrics`."""
+        return self._measures
 
     @property
     def init_from(self) -> WeightsFile | None:
@@ -318,34 +316,6 @@ class Client(Recorded, LocalOptions, StateBuffers):
         shared = self.shared(moved)
         return sq_norm(shared) if shared else next(iter(moved.values())).new_zeros(())
 
-    def shared(self, params: Params) -> Params:
-        """These parameters without those that stay with the client, which no term ties to the server."""
-        return {name: value for name, value in params.items() if name not in self.local_tensors}
-
-    @cached_property
-    def local_tensors(self) -> frozenset[str]:
-        """Names of the parameters and buffers that stay with each client (`keep_local`)."""
-        return self._kept_of(trained(self.net))
-
-    def _kept_of(self, names: Collection[str]) -> frozenset[str]:
-        """Those of these tensors that `keep_local` names."""
-        if self.keep_local == "norm":
-            norms = [name for name, module in self.net.named_modules() if isinstance(module, _BatchNorm)]
-            return frozenset(name for name in names if name.rpartition(".")[0] in norms)
-        prefixes = {"none": (), "all": ("",)}.get(self.keep_local, (f"{self.keep_local}.", self.keep_local))
-        return frozenset(name for name in names if name.startswith(prefixes[:1]) or name in prefixes)
-
-    @property
-    def own_tensors(self) -> frozenset[str]:
-        """The older name of `local_tensors`."""
-        return self.local_tensors
-
-    @cached_property
-    def model_numbers(self) -> int:
-        """How many numbers a model that is sent has: what is trained without the tensors that stay with the client."""
-        tensors = trained(self.net)
-        return sum(value.numel() for name, value in tensors.items() if name not in self.local_tensors)
-
     def along(self, direction: Params) -> Tensor:
         """<stopgrad(direction), x_i>: a loss whose gradient is the direction; 0 if the direction is empty."""
         fixed = {name: value.detach() for name, value in direction.items()}
@@ -368,7 +338,7 @@ class Client(Recorded, LocalOptions, StateBuffers):
     # ---- what engines and loop call ------------------------------------------------------------------------------
 
     def score(self, params: Mapping[str, Tensor], x: Inputs, y: Tensor) -> dict[str, Tensor]:
-        """(rows,) losses and (rows, k) summands of the task's measures, for the net with these tensors."""
+        """(rows,) losses and (rows, k) summands of the measures, for the net with these tensors."""
         return self.scored(self.output(params, x), y)
 
     def output(self, params: Mapping[str, Tensor], x: Inputs) -> Tensor:
@@ -383,8 +353,13 @@ class Client(Recorded, LocalOptions, StateBuffers):
         return len({id(value) for _, value in tensors}) < len(tensors)
 
     def scored(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Losses and summands of the measures for each output row; the rows may belong to several models."""
-        return {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
+        """Losses and summands of the measures for each output row; the rows may belong to several models.
+
+        Also outputs and targets, if a measure is not a sum over rows.
+        """
+        scored = {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
+        needs_outputs = any(measure.of_outputs is not None for measure in self.measures)
+        return scored | ({OUTPUTS: output, TARGETS: y} if needs_outputs else {})
 
 
 class _TaskLoss(nn.Module):

@@ -14,6 +14,7 @@ Frozen weights are what the net brings: they are not drawn.
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from math import log, sqrt
 from typing import Literal
 
@@ -112,8 +113,18 @@ def repeated_draws(net: nn.Module, drawable: list[nn.Module], seed: int) -> list
 
 
 def reset_method(module: nn.Module) -> Callable[[], None] | None:
-    """The method with which a module draws its weights, if it has one; that of torch's attention is private."""
+    """The method with which a module draws its weights, if it has one; that of torch's attention is private.
+
+    A layer of peft draws its adapter after its parts, which are plain layers, have drawn theirs.
+    """
+    if hasattr(module, "reset_lora_parameters"):
+        return partial(_reset_adapters, module)
     return getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+
+
+def _reset_adapters(layer: nn.Module) -> None:
+    for name in layer.lora_A:  # type: ignore[union-attr]  # of peft's layers
+        layer.reset_lora_parameters(name, True)  # type: ignore[operator]
 
 
 def as_built(module: nn.Module) -> Iterator[nn.Module]:

@@ -82,6 +82,11 @@ def lives_of(spec: StateSpec) -> dict[str, Lives]:
     return {name: entry.lives if isinstance(entry, Kept) else Lives.CLIENT for name, entry in spec.items()}
 
 
+def sent_values(spec: StateSpec) -> FirstValues:
+    """The first values of the states at the server that are sent with z."""
+    return {name: entry.first for name, entry in spec.items() if isinstance(entry, Kept) and entry.is_sent}
+
+
 RESERVED = {
     "received": "the received model",
     "trained": "the model of the phase before",

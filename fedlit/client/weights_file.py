@@ -27,7 +27,7 @@ class WeightsFile(ReadFromFile):
     """Weights to begin with.
 
     Args:
-        file: path of a state dict of the net, or of a checkpoint of fedlit or Lightning
+        file: path of a state dict of the net (of torch.save or safetensors), or of a checkpoint of fedlit or Lightning
         sha256: fingerprint of the file, as config.yaml of a run has it; a file with another one is refused
     """
 
@@ -78,6 +78,8 @@ class WeightsFile(ReadFromFile):
             raise ConfigError(f"model.init_from: {self.path} cannot be read ({error.strerror}). {_HOW}") from error
 
     def _tensors(self, content: bytes) -> Any:
+        if self.path.suffix == ".safetensors":
+            return self._safetensors(content)
         try:
             if zipfile.is_zipfile(io.BytesIO(content)) and not is_whole(io.BytesIO(content)):
                 raise ValueError("a checksum is not that of what was written")
@@ -88,6 +90,23 @@ class WeightsFile(ReadFromFile):
             why = more if is_archive else "it is not an archive that torch.save wrote"
             raise ConfigError(
                 f"model.init_from: {self.path} holds no weights that can be read: {why}. {_HOW}"
+            ) from error
+
+    def _safetensors(self, content: bytes) -> Any:
+        try:
+            from safetensors import SafetensorError
+            from safetensors.torch import load
+        except ImportError as error:
+            raise ConfigError(
+                f"model.init_from: to read {self.path} needs the package safetensors, which is not installed: pip "
+                "install safetensors."
+            ) from error
+        try:
+            return load(content)
+        except SafetensorError as error:
+            raise ConfigError(
+                f"model.init_from: {self.path} holds no weights that can be read: it is damaged, or not of the format "
+                "safetensors."
             ) from error
 
     def _check(self, net: nn.Module, weights: Mapping[str, Tensor]) -> None:

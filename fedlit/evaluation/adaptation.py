@@ -27,6 +27,7 @@ from fedlit.engines.forward import CHUNK, HELD_BYTES
 from fedlit.evaluation.evaluator import Evaluator
 from fedlit.inputs import Inputs, mapped
 from fedlit.keys import Purpose, generator
+from fedlit.metrics.user_scores import OwnScores
 from fedlit.params import Params, per_client, row, stack
 
 log = logging.getLogger("fedlit")
@@ -104,22 +105,23 @@ class Adapter:
 
     def measured(
         self, users: Sequence[int], model_of: Callable[[int], Model], steps: Sequence[Adaptation], round: int
-    ) -> dict[int, Params]:
-        """User -> sums over its own test, of its model after these adaptations; processes share the users."""
+    ) -> dict[int, OwnScores]:
+        """User -> scores on its own test, of its model after these adaptations; processes share the users."""
         tests, groups = self.data.everyone.test, self.groups(users, steps)
         if not groups:
             return {}
         costs = [sum(int(tests.sizes[user]) + self.cost(user, steps) for user in group) for group in groups]
 
-        def sums_of(numbers: list[int]) -> Params:
-            return self.evaluator.sums_of_each(
+        def rows_of(numbers: list[int]) -> Params:
+            return self.evaluator.rows_of_each(
                 (model, tests[user])
                 for number in numbers
                 for user, model in zip(groups[number], self.group(groups[number], model_of, steps, round), strict=True)
             )
 
-        sums = self.evaluator.ranks.split_work(costs, sums_of, [len(group) for group in groups])
-        return {user: row(sums, number) for number, user in enumerate(user for group in groups for user in group)}
+        lengths = [sum(int(tests.sizes[user]) for user in group) for group in groups]
+        scored = self.evaluator.ranks.split_work(costs, rows_of, lengths)
+        return self.evaluator.own_scores([user for group in groups for user in group], scored)
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from fedlit.experiments.fork_server import ForkServer
+from fedlit.experiments.fork_server import IMPORTED, ForkServer
 from fedlit.experiments.jobs import Job, JobResult, Process, share_cores, start
 from fedlit.experiments.progress import Board
 from fedlit.results.lock import FolderLock
@@ -90,6 +90,7 @@ class Runner:
             process.wait()
         for seat in self.seats:
             seat.close()
+        IMPORTED.close()
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from fedlit.ranks import Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.trainer.checkpoint_form import fault_in
-from fedlit.trainer.frozen_file import Named, check_same
+from fedlit.trainer.frozen_file import Named
 
 log = logging.getLogger("fedlit")
 
@@ -247,7 +247,6 @@ def check_fits(checkpoint: LoadedCheckpoint, client: Client, data: FederatedData
                 f"{checkpoint.path} is not a checkpoint of this run: the net has net.{name} of "
                 f"{tuple(value.shape)}, and {has}. Restore the file, or start the run anew with --overwrite."
             )
-    check_same(client.net, checkpoint.frozen, checkpoint.path)
     most = max(checkpoint.content["loops"]["fit_loop"]["clients"]["clients"], default=0)
     if most >= data.num_clients and not data.is_fresh:
         raise ResumeError(

@@ -189,7 +189,7 @@ def check_states(client: Client) -> None:
     check_places(name, kept, {*client.carried_states(), *(phase.writes for phase in client.phases())})
     check_reported(name, kept, client.sent_spec(), client.report_spec())
     for name in number_states(client.first_values()):
-        if name in (*record_columns(client.task.measures), "own", "gain"):
+        if name in (*record_columns(client.measures), "own", "gain"):
             raise ConfigError(
                 f"{type(client).__name__} keeps a number called '{name}' for each client, but the records of "
                 "clients have a column of that name already. Give it another name in state_spec()."

@@ -30,7 +30,7 @@ from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.interrupts import interrupts_go_through
 from fedlit.server.base import merge_callbacks
 from fedlit.server.weights import find_weighting
-from fedlit.trainer import frozen_file
+from fedlit.trainer import adapter_files, frozen_file
 from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
 from fedlit.trainer.configuration_checks import check_run
 from fedlit.trainer.description import check_ranks_agree, describe_run, describe_run_as_in_0_1
@@ -65,17 +65,13 @@ class Fit:
         self.client = client
         self.data = data
         self.lightning_fit = lightning_fit
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes of the run."""
-        return self.loop.ranks
+        self.ranks: Ranks = trainer.loop.ranks
 
     def run_as_rank(self, ckpt_path: str | Path | None) -> None:
         """Train as one process of several, which end together."""
         trainer = self.trainer
         assert isinstance(trainer.strategy, FederatedStrategy)
-        ranks = self.loop.ranks = trainer.strategy.join()
+        ranks = self.ranks = self.loop.ranks = trainer.strategy.join()
         if not ranks.is_first:
             log.setLevel(logging.WARNING)  # only one rank prints
         with ranks.taking_leave():
@@ -145,7 +141,8 @@ class Fit:
         check_asked(options.states, why_not_on_disk(path, trainer.num_nodes))
         warn_mixing_has_no_effect(client, trainer.server_optimizer, options.cloud)
         if options.clock is not None and options.clock.latency.is_recorded:
-            simulate_clock(client, data, options, trainer.max_epochs or 1)  # a trace that is too short is found here
+            for _ in simulate_clock(client, data, options, trainer.max_epochs or 1):
+                pass  # a trace that is too short is found here
         self.loop.weighting = weighting
 
     def _load_weights(self) -> frozenset[str]:
@@ -198,6 +195,7 @@ class Fit:
         prepare_folder(folder, config, checkpoint, overwrite=trainer.overwrite)
         saver = next(callback for callback in trainer.callbacks if isinstance(callback, RunCheckpoint))
         saver.frozen = frozen_file.write(folder, self.client.net) if checkpoint is None else checkpoint.frozen
+        adapter_files.write_config(folder, self.client.net)
         folder.write_partition(self.data.describe())
         loop.folder = folder
         if checkpoint is None:

@@ -15,6 +15,11 @@ from fedlit.errors import ConfigError, nearest, require
 from fedlit.evaluation.summaries import check_summaries
 from fedlit.inputs import Inputs, arguments, call, in_dtype, shapes, tensors
 from fedlit.metrics.formatting import counted
+from fedlit.metrics.from_torchmetrics import TorchMetric
+from fedlit.trainer.adapter_files import check_not_merged
+
+_TRIED_ROWS = 100
+"""Rows on which metrics are computed before a run."""
 
 
 def check_trained(client: Client) -> None:
@@ -31,6 +36,7 @@ def check_trained(client: Client) -> None:
         "since. Make a new client with the net, and trainer.initial_weights='net' to keep its weights.",
     )
     client.check_kept_tensors()
+    check_not_merged(client.net)
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:
@@ -39,21 +45,40 @@ def check_net(client: Client, data: FederatedDataModule) -> None:
     check_inputs(x, len(y), type(data).__name__)
     check_arguments(client.net, x)
     name = type(client.net).__name__
-    training = client.net.training
-    client.net.eval()
     try:
-        with torch.no_grad():
-            output = call(client.net, in_dtype(x, next(client.net.parameters()).dtype))
+        output = evaluated(client.net, x)
     except (RuntimeError, IndexError) as error:
         raise ConfigError(
             f"model.net ({name}) cannot take samples of {shapes(x)} from {type(data).__name__}: "
             f"{str(error).splitlines()[0]}. {advice(x, error)}"
         ) from error
-    finally:
-        client.net.train(training)
     misfit = client.task.misfit(output, y, Named(f"model.net ({name})", type(data).__name__, data.num_classes))
     if misfit is not None:
         raise ConfigError(misfit)
+    check_metrics(client, data)
+
+
+def evaluated(net: nn.Module, x: Inputs) -> Tensor:
+    """The net's output in evaluation mode."""
+    training = net.training
+    net.eval()
+    try:
+        with torch.no_grad():
+            output: Tensor = call(net, in_dtype(x, next(net.parameters()).dtype))
+    finally:
+        net.train(training)
+    return output
+
+
+def check_metrics(client: Client, data: FederatedDataModule) -> None:
+    """Compute every metric of torchmetrics once, on a few rows of the pooled test."""
+    metrics = [measure.of_outputs for measure in client.measures if isinstance(measure.of_outputs, TorchMetric)]
+    rows = data.global_test[:_TRIED_ROWS]
+    if metrics and len(rows):
+        x, y = data.rows(data.store, rows)
+        output = evaluated(client.net, x)
+        for metric in metrics:
+            metric.check(output, y)
 
 
 def check_inputs(x: object, rows: int, data: str) -> None:

@@ -81,6 +81,7 @@ def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
     entry = CASES[name]
     found = checks.cohort_is_respected(entry.make, dict(entry.trainer), FEW_STEPS)
     found += [one(entry.make, dict(entry.trainer), FEW_STEPS) for one in QUICK]
+    found += checks.nodes_agree(entry.make, dict(entry.trainer), FEW_STEPS)
     assert [one for one in found if not one.passed] == []
 
 

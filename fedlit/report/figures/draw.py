@@ -1,5 +1,8 @@
 """Which figures there are, what each needs, and how they come on disk."""
 
+import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -97,14 +100,17 @@ def draw_figures(
     figures = []
     states = states_of(groups)
     measures = [run.measures for group in groups for run in group.runs]
+    pictures: list[tuple[Picture, Path]] = []
     for plan in (plan for kind in (PLANS if kinds is None else kinds) for plan in PLANS[kind].of(states, measures)):
         able = list(have_all(groups, plan.needs))
         with look():
             for drawn in plan.draw(able, styles) if able else ():
                 if report is not None:
                     report(drawn.figure.name)
-                save(drawn.picture, folder / drawn.figure.name)
+                pictures.append((drawn.picture, folder / drawn.figure.name))
                 figures.append(replace(drawn.figure, caption=drawn.figure.caption + left_out(groups, able, plan)))
+    with look():
+        save_all(pictures)
     return figures
 
 
@@ -116,6 +122,34 @@ def left_out(groups: Sequence[Group], able: Sequence[Group], plan: Plan) -> str:
     lacking = [need for need in plan.needs if len(list(have_all(others, [need]))) < len(others)]
     what = " or ".join(need.removeprefix(CLIENT_COLUMN) for need in lacking)
     return f" Without {what}, and so not shown: {', '.join(group.label for group in others)}."
+
+
+def save_all(pictures: Sequence[tuple["Picture", Path]]) -> None:
+    """Save them in a process for each core, since to save a picture takes far longer than to make it.
+
+    What another process could not save is saved here, so that its error is raised here.
+    """
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1  # forks are not safe elsewhere
+    shares = [pictures[k::cores] for k in range(cores)]
+    fork = multiprocessing.get_context("fork") if cores > 1 else multiprocessing
+    processes = [fork.Process(target=_save_share, args=(share,)) for share in shares[1:] if share]
+    for process in processes:
+        process.start()
+    for picture, path in shares[0]:
+        save(picture, path)
+    for process, share in zip(processes, shares[1:], strict=False):
+        process.join()
+        for picture, path in share if process.exitcode else ():
+            save(picture, path)
+
+
+def _save_share(pictures: Sequence[tuple["Picture", Path]]) -> None:
+    """Save them; the exit code says whether that failed, and the parent why."""
+    try:
+        for picture, path in pictures:
+            save(picture, path)
+    except BaseException:
+        os._exit(1)
 
 
 def save(picture: "Picture", path: Path) -> None:
