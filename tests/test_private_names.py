@@ -22,8 +22,8 @@ ROOT = Path(fedlit.__file__).parent
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 USED = {
-    "client/base.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # the base classes of layers have no public name
-    "client/local_options.py": {"torch.nn.modules.batchnorm._BatchNorm"},
+    "client/local_options.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # a base class without a public name
+    "client/net_parts.py": {"torch.nn.modules.batchnorm._BatchNorm", "torch.nn.modules.batchnorm._NormBase"},
     "client/state_buffers.py": {
         "._buffers",  # of nn.Module, as are the next two
         "._modules",
@@ -64,6 +64,7 @@ USED = {
         "torch.ops.aten._to_copy",
     },
     "client/initial_weights.py": {"._reset_parameters"},  # of nn.MultiheadAttention; nothing is missed where it is not
+    "models/lora.py": {"._conv_forward", "._qkv_same_embed_dim"},  # of nn.Conv2d and nn.MultiheadAttention
     "rounds/loop.py": {
         "._batches_that_stepped",
         "._callback_metrics",

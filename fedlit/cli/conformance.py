@@ -21,23 +21,26 @@ from fedlit.client.base import Client
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.experiments.conformance import Measured
 from fedlit.experiments.conformance.checks import FIGURES, figures
-from fedlit.experiments.conformance.entries import ENTRIES, Entry
+from fedlit.experiments.conformance.entries import ENTRIES, WITH_NORM, Entry
 from fedlit.experiments.conformance.problem import LOCAL, TINY, Problem
+from fedlit.experiments.conformance.travels import page
 from fedlit.experiments.fit_arguments import made_parts
 from fedlit.files import write_json, write_text
 from fedlit.metrics.formatting import counted
 from fedlit.results.folder import chosen_by
 
+KNOWN = ENTRIES | WITH_NORM
 Results = dict[str, list[Measured]]
 
-_NOT_LOCAL = ("self", "net", "keep_local", "average_kept")
+_NOT_LOCAL = ("self", "net", "keep_local", "average_kept", "train")
 """Arguments of a client that do not say how it trains."""
 
 HEADER = """# Conformance
 
 Written by `fedlit conformance`: every algorithm on four clients with ragged batches, three of them a round, in float64.
 A cell holds the figure that was measured. The head of its column says what the figure must be. `eager` marks an
-algorithm whose steps are not compiled. The traces that each algorithm is checked against are in `tests/oracles`.
+algorithm whose steps are not compiled. FedBN and the rows that say BatchNorm have a net with BatchNorm. The traces that
+each algorithm is checked against are in `tests/oracles`.
 """
 
 
@@ -55,21 +58,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the net to train, by name or import path, with --net.OPTION VALUE; softmax regression unless given",
     )
     parser.add_argument(
-        "--config", metavar="FILE", help="check the algorithm, the net, weights and server optimiser of a config"
+        "--config",
+        metavar="FILE",
+        help="check the algorithm, the net, weights, server optimiser and callbacks of a config",
     )
     parser.epilog = "--model.OPTION VALUE changes a config, as in fedlit fit."
     parser.allow_abbrev = False
     parser.set_defaults(overrides=[])
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the table as Markdown to this file")
+    parser.add_argument(
+        "--travels", type=Path, metavar="FILE", help="write what travels between server and nodes to this file, and end"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
     """Check, print, write; 1 if a check fails."""
+    if args.travels is not None:
+        with quiet(), chosen_by("--travels FILE", args.travels):
+            write_text(args.travels, page())
+        return 0
     problem, entries = asked_for(args)
     console = Console()
     results: Results = {name: [] for name in entries}
-    measured = ((name, one) for name, entry in entries.items() for one in figures(entry.make, problem, **entry.trainer))
+    measured = (
+        (name, one)
+        for name, entry in entries.items()
+        for one in figures(entry.make, entry.problem or problem, **entry.trainer)
+    )
     piped = not console.is_terminal
     with quiet():
         for name, one in track(
@@ -110,7 +126,7 @@ def asked_for(args: argparse.Namespace) -> tuple[Problem, dict[str, Entry]]:
     )
     if args.config is not None:
         return from_config(["--config", args.config, *args.overrides, "--model.batch_size", str(LOCAL["batch_size"])])
-    entries = {name: find_entry(name) for name in args.algorithm or ENTRIES}
+    entries = {name: find_entry(name) for name in args.algorithm or KNOWN}
     if args.net is None:
         return TINY, entries
     net_options = [word.replace("--net.", "--model.net.", 1) for word in args.overrides]
@@ -131,6 +147,7 @@ def from_config(words: list[str]) -> tuple[Problem, dict[str, Entry]]:
 
     asked = {name: parts.trainer[name] for name in ("weights", "server_optimizer")}
     kept = {name: value for name, value in asked.items() if value not in (None, "SGD")}  # plain averaging without
+    kept |= {"make_callbacks": lambda: made_parts(words).trainer.callbacks} if parts.trainer.callbacks else {}
     known = inspect.signature(Client.__init__).parameters.values()
     options = [one.name for one in known if one.kind is one.KEYWORD_ONLY and one.name not in _NOT_LOCAL]
     local = {name: getattr(client, name) for name in options}
@@ -152,8 +169,8 @@ def quiet() -> Iterator[None]:
 
 def find_entry(name: str) -> Entry:
     """An entry of fedlit's, or a user's class."""
-    if name in ENTRIES:
-        return ENTRIES[name]
+    if name in KNOWN:
+        return KNOWN[name]
     module, _, attribute = name.rpartition(".")
     try:
         named = getattr(importlib.import_module(module), attribute) if module else None
@@ -161,7 +178,7 @@ def find_entry(name: str) -> Entry:
         raise ConfigError(f"--algorithm {name} cannot be imported ({error}). Give package.module.Class.") from error
     if not (isinstance(named, type) and issubclass(named, Client)):
         raise ConfigError(
-            f"--algorithm {name} is not an algorithm. {nearest(name, ENTRIES)}Known: {', '.join(ENTRIES)}; or give the "
+            f"--algorithm {name} is not an algorithm. {nearest(name, KNOWN)}Known: {', '.join(KNOWN)}; or give the "
             "import path of a Client of your own."
         )
     return Entry(named)

@@ -11,6 +11,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
+from fedlit.cli.data_export import export
 from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
@@ -56,7 +57,9 @@ class DataCLI(FitCLI):
 
 
 def show_data(arguments: list[str]) -> int:
-    """Build, save, print."""
+    """Build, save, print; `fedlit data export` writes a file for each client instead."""
+    if arguments[:1] == ["export"]:
+        return export(arguments[1:])
     quiet_lightning()
     cli = DataCLI(resolve_configs(arguments))
     data = cli.datamodule

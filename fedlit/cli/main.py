@@ -14,6 +14,7 @@ from fedlit.errors import ConfigError, FedlitError, nearest
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
     "cloud": "train with servers and clients as processes: fedlit cloud --config mnist_cloud_async_fedbcd",
+    "flower": "train with clients on other machines: fedlit flower try --config synthetic_fedbc --nodes 5",
     "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
     "sweep": "search settings with a W&B sweep file, without a server: fedlit sweep synthetic_fedbc --jobs 2",
     "compare": "several configs with several seeds in one command: fedlit compare --configs A,B --seeds 5",
@@ -117,6 +118,10 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
         from fedlit.cli.cloud import cloud  # as above
 
         return cloud(rest)
+    if name == "flower":
+        from fedlit.cli.flower import flower  # as above, and flwr may be missing
+
+        return flower(rest)
     if name == "data":
         from fedlit.cli.data import show_data  # as above
 

@@ -1,5 +1,9 @@
-"""LocalOptions: the options of a client's local training, which of them are refused, and the steps that they plan."""
+"""LocalOptions: the options of a client's local training, and what follows from them.
 
+Which are refused, which tensors stay with the client, how many steps are planned.
+"""
+
+from collections.abc import Collection
 from functools import cached_property
 from typing import Literal
 
@@ -8,7 +12,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.local_optimizers import LocalKind
-from fedlit.errors import require
+from fedlit.client.net_parts import batch_norms, trained
+from fedlit.errors import ConfigError, require
+from fedlit.params import Params
 
 
 class LocalOptions:
@@ -33,6 +39,8 @@ class LocalOptions:
     lr_decay: float
     drop_last: bool
     keep_optimizer: bool
+    keep_local: str
+    average_kept: bool
 
     def check_local_options(self) -> None:
         """ConfigError for the first local option that is out of range or contradicts another."""
@@ -69,6 +77,50 @@ class LocalOptions:
         )
         require(0 < self.lr_decay <= 1, f"model.lr_decay is {self.lr_decay}; give a factor above 0 and at most 1.")
 
+    def check_kept_tensors(self) -> None:
+        """ConfigError if `keep_local` names nothing, or a tensor that is frozen."""
+        if self.keep_local == "none" or self._kept_of(trained(self.net)):
+            return
+        names = self._kept_of(self.net.state_dict())
+        require(
+            not names,
+            f"model.keep_local is '{self.keep_local}', but that part of the net is frozen: it is the same for "
+            f"everybody, and no client trains '{min(names, default='')}'. Keep a part that is trained, or add this one "
+            "to model.train.",
+        )
+        raise ConfigError(
+            f"model.keep_local is '{self.keep_local}', but the net has no such tensors. Give none, norm, all, or the "
+            f"name of a module or tensor such as {list(self.net.state_dict())[-1]}."
+        )
+
+    def shared(self, params: Params) -> Params:
+        """These parameters without those that stay with the client, which no term ties to the server."""
+        return {name: value for name, value in params.items() if name not in self.local_tensors}
+
+    @cached_property
+    def local_tensors(self) -> frozenset[str]:
+        """Names of the parameters and buffers that stay with each client (`keep_local`)."""
+        return self._kept_of(trained(self.net))
+
+    def _kept_of(self, names: Collection[str]) -> frozenset[str]:
+        """Those of these tensors that `keep_local` names."""
+        if self.keep_local == "norm":
+            norms = [name for name, module in self.net.named_modules() if isinstance(module, _BatchNorm)]
+            return frozenset(name for name in names if name.rpartition(".")[0] in norms)
+        prefixes = {"none": (), "all": ("",)}.get(self.keep_local, (f"{self.keep_local}.", self.keep_local))
+        return frozenset(name for name in names if name.startswith(prefixes[:1]) or name in prefixes)
+
+    @property
+    def own_tensors(self) -> frozenset[str]:
+        """The older name of `local_tensors`."""
+        return self.local_tensors
+
+    @cached_property
+    def model_numbers(self) -> int:
+        """How many numbers a model that is sent has: what is trained without the tensors that stay with the client."""
+        tensors = trained(self.net)
+        return sum(value.numel() for name, value in tensors.items() if name not in self.local_tensors)
+
     def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
         """(clients,) local steps that the options plan for clients of these sizes."""
         batches = self.batches_per_epoch(sizes)
@@ -84,8 +136,8 @@ class LocalOptions:
 
     @cached_property
     def fewest_rows(self) -> int:
-        """Fewest rows of a batch: BatchNorm needs two for its statistics."""
-        return 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
+        """Fewest rows of a batch: BatchNorm that is trained needs two for its statistics."""
+        return 2 if batch_norms(self.net) else 1
 
     def rate(self, round: int) -> float:
         """The local learning rate of a round."""

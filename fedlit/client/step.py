@@ -42,6 +42,8 @@ class Phase:
     """Its own learning rate; the client's, after any decay, if None."""
     stream: int = 0
     """Phases with different numbers draw different batches."""
+    summary_method: str = "summarize"
+    """The method that sums something over the client's own rows at the result; none if empty."""
 
     @property
     def program(self) -> "ProgramKey":

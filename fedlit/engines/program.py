@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import trained_buffers
 from fedlit.client.step import Batch, Batches, Phase, StepOutput
-from fedlit.engines.base import Rows, Store
+from fedlit.engines.base import Rows, Store, frozen_in
 from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.flat_layout import FlatLayout
@@ -82,9 +83,9 @@ def channels_last(rows: Rows) -> Rows:
 def mixes_rows(client: Client) -> bool:
     """Whether the net may use the whole batch at once, as BatchNorm does, and so must not see padding.
 
-    A net with any buffer counts: a statistic of batches cannot be told from a constant.
+    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant.
     """
-    return client.fewest_rows > 1 or any(True for _ in client.net.buffers())
+    return client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
 
 
 class LocalProgram:
@@ -117,17 +118,18 @@ class LocalProgram:
         self,
         carried: Params,
         context: Params,
+        frozen: Params,
         batch: Batches,
         number: Tensor | None,
         key: Tensor | None,
         lr: Tensor,
     ) -> Params:
-        """One local step of one client, as a pure function."""
+        """One local step of one client, as a pure function; all clients share the net's frozen tensors."""
         params, memory = under_prefix("params", carried), under_prefix("memory", carried)
         state, buffers = under_prefix("state", carried), under_prefix("buffers", carried)
 
         def objective(at: Params, buffers_in: Params) -> tuple[Tensor, tuple[Tensor, Params, Params]]:
-            replaced = with_prefix("client", with_prefix("net", at | buffers_in) | context | state)
+            replaced = with_prefix("client", with_prefix("net", frozen | at | buffers_in) | context | state)
             output = functional_call(self.step_module, replaced, (batch, number, key))
             buffers_out = {
                 name: replaced[f"client.net.{name}"] for name in buffers_in
@@ -160,15 +162,16 @@ class LocalProgram:
         """Step t of every lane; idle lanes do not change."""
         index, weights = (part.index_select(0, t)[0] for part in (schedule.rows, schedule.row_weights))
         number, key = (None if part is None else part.index_select(0, t)[0] for part in (schedule.step, schedule.key))
+        frozen = frozen_in(store)
         if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
             batches = (self.cut_batches if cuts_padding else self.batches)(store, index[0], weights[0])
             own_number, own_key = (None if part is None else part[0] for part in (number, key))
-            moved = self.update(carried, context, batches, own_number, own_key, lr)
+            moved = self.update(carried, context, frozen, batches, own_number, own_key, lr)
             inputs = {id(value) for value in carried.values()}  # the loop's operator refuses an input as its output
             return {name: value.clone() if id(value) in inputs else value for name, value in moved.items()}
         batches = self.batches(store, index, weights)
-        lanes_of = (0, 0, 0, *(None if part is None else 0 for part in (number, key)), None)
-        moved = vmap(self.update, in_dims=lanes_of)(carried, context, batches, number, key, lr)
+        lanes_of = (0, 0, None, 0, *(None if part is None else 0 for part in (number, key)), None)
+        moved = vmap(self.update, in_dims=lanes_of)(carried, context, frozen, batches, number, key, lr)
         busy = weights[:, 0] > 0
         return {
             name: torch.where(busy.view(-1, *[1] * (value.dim() - 1)), value, carried[name])
@@ -234,7 +237,7 @@ class LocalProgram:
         tensors that no step reads (the received model in FedAvg, the step's number and key) stay outside.
 
         Args:
-            store: the data set.
+            store: the data set, and the net's frozen tensors.
             examples: tensors with the shapes of the program's inputs (see `vectorized.CompiledForm`).
             compiles: the loop, or one step; a net that mixes rows then needs full batches.
             loops: which loops and products it will have.
@@ -245,6 +248,7 @@ class LocalProgram:
 
         def one_step(t: Tensor, carried: Sequence[Tensor], fixed: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             data, context = under_prefix("store", fixed), under_prefix("context", fixed)
+            context |= {name: fixed["lr"].new_zeros(like.shape, dtype=like.dtype) for name, like in idle.items()}
             schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"), fixed.get("key"))
             start = turn(dict(zip(names, carried, strict=True)), turned)
             moved = turn(self.step(t, start, turn(context, turned), data, schedule, fixed["lr"]), turned)
@@ -256,11 +260,14 @@ class LocalProgram:
 
         flat, context, *rest, t0, _ = examples
         start, fixed = self.unpack(flat, self.carried, turned), fixed_of(context, rest)
-        unread = unread_inputs(
+        idle: Params = {}
+        unread, without_effect = unread_inputs(
             lambda t, *args: one_step(t, args[: len(names)], dict(zip(fixed, args[len(names) :], strict=True))),
             [t0, *start.values(), *fixed.values()],
         )
         skipped = frozenset(name for k, name in enumerate(reads, 1 + len(names)) if k in unread)
+        # A step may read a tensor without effect on what it returns (a term without a gradient): it gets zeros.
+        idle |= {name: fixed[f"context.{name}"] for k, name in enumerate(reads, 1 + len(names)) if k in without_effect}
         self.context_read = replace(self.context, skipped=skipped)
         # Only these inputs may be left out: a step that reads no data still gathers its batch.
         optional = [*(f"context.{name}" for name in reads), "step", "key"]

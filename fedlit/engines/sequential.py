@@ -10,6 +10,7 @@ from torch import Tensor
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.local_optimizers import LocalOptimizer
+from fedlit.client.net_parts import begin_training, trained_buffers
 from fedlit.client.step import Batch, Batches, Phase, StepOutput, state_name
 from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.dropout import KeyedDropout
@@ -34,7 +35,7 @@ class SequentialEngine(Engine):
         memories: list[Params] = []
         losses: list[Tensor] = []
         carried = {state_name(name): rows.clone() for name, rows in client.carried_rows(cohort).items()}
-        client.net.train()
+        begin_training(client.net)
         self._masks = True
         plan = self.planner(client, cohort, data, phase)
         self.progress.begin(int((cohort.steps > 0).sum()), int(cohort.steps.sum()))
@@ -47,8 +48,8 @@ class SequentialEngine(Engine):
             )
             losses.append(loss)
             memories.append(memory_after)
-            trained.append(clone(dict(client.net.named_parameters())))
-            buffers.append(clone(dict(client.net.named_buffers())))
+            trained.append(clone(client.local_params))
+            buffers.append(clone(trained_buffers(client.net)))
             self.progress.count(clients=int(cohort.steps[k] > 0))
         return Solved(stack(trained), stack(buffers), torch.stack(losses), stack(memories), carried)
 

@@ -44,6 +44,8 @@ class RunFolder:
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous.ckpt"
         self.best = self.checkpoints / "best.ckpt"
+        self.frozen = self.checkpoints / "frozen.pt"
+        self.adapter = path / "adapter_config.json"
         self.log = path / "log.txt"
         self._lock = FolderLock(path, "--run DIR")
         self._columns: list[str] = []  # of metrics.csv, `round` first
@@ -92,7 +94,7 @@ class RunFolder:
         but cannot be resumed with half of its records.
         """
         with explained(self.path):
-            remove(self.last, self.previous, self.best)
+            remove(self.last, self.previous, self.best, self.frozen, self.adapter)
             self.drop_rows()
             self.drop_clients_after(-1)
             remove(

@@ -17,6 +17,7 @@ from pytorch_lightning.profilers import Profiler
 
 from fedlit.client.base import Client
 from fedlit.client.initial_weights import draw_initial_weights, mark_trained
+from fedlit.client.net_parts import frozen, listed
 from fedlit.client.states_location import check_asked, why_not_on_disk
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.partition_plot import draw_partition
@@ -29,7 +30,8 @@ from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.interrupts import interrupts_go_through
 from fedlit.server.base import merge_callbacks
 from fedlit.server.weights import find_weighting
-from fedlit.trainer.checkpoint import PreloadedCheckpointIO
+from fedlit.trainer import adapter_files, frozen_file
+from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
 from fedlit.trainer.configuration_checks import check_run
 from fedlit.trainer.description import check_ranks_agree, describe_run, describe_run_as_in_0_1
 from fedlit.trainer.protocol_checks import warn_mixing_has_no_effect
@@ -63,17 +65,13 @@ class Fit:
         self.client = client
         self.data = data
         self.lightning_fit = lightning_fit
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes of the run."""
-        return self.loop.ranks
+        self.ranks: Ranks = trainer.loop.ranks
 
     def run_as_rank(self, ckpt_path: str | Path | None) -> None:
         """Train as one process of several, which end together."""
         trainer = self.trainer
         assert isinstance(trainer.strategy, FederatedStrategy)
-        ranks = self.loop.ranks = trainer.strategy.join()
+        ranks = self.ranks = self.loop.ranks = trainer.strategy.join()
         if not ranks.is_first:
             log.setLevel(logging.WARNING)  # only one rank prints
         with ranks.taking_leave():
@@ -93,6 +91,7 @@ class Fit:
         data.setup("fit")
         users = self._merge_callbacks()
         self._check()
+        given = self._load_weights()  # before the run is described: its frozen weights are a part of what it is
         config = trainer.config or {}
         if not config and (trainer.folder is not None or ranks.size > 1):
             config = describe_run(trainer, client, data, users)
@@ -100,7 +99,7 @@ class Fit:
         if ranks.size > 1:
             check_ranks_agree(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
         if ckpt_path is None:
-            self._set_initial_weights()
+            self._draw_weights(given)
         ranks.broadcast_tensors(client.net.state_dict())
         folder = trainer.folder if ranks.is_first else None
         with folder.claimed() if folder is not None else nullcontext():
@@ -142,19 +141,29 @@ class Fit:
         check_asked(options.states, why_not_on_disk(path, trainer.num_nodes))
         warn_mixing_has_no_effect(client, trainer.server_optimizer, options.cloud)
         if options.clock is not None and options.clock.latency.is_recorded:
-            simulate_clock(client, data, options, trainer.max_epochs or 1)  # a trace that is too short is found here
+            for _ in simulate_clock(client, data, options, trainer.max_epochs or 1):
+                pass  # a trace that is too short is found here
         self.loop.weighting = weighting
 
-    def _set_initial_weights(self) -> None:
-        """From a file, or drawn from the seed; the weights of a resumed run come with its checkpoint."""
-        client, seed = self.client, self.trainer.seed
-        if client.init_from is not None:
-            if self.ranks.is_first:  # the other ranks get its tensors
-                client.init_from.load_into(client.net)
-            log.info(f"initial weights: from {client.init_from.path}")
-        elif self.trainer.initial_weights == "seed" and not self.ranks.broadcast(self._has_checkpoint):
-            draw_initial_weights(client.net, seed)
-            log.info(f"initial weights: drawn from seed {seed}")
+    def _load_weights(self) -> frozenset[str]:
+        """Load the weights of the file that was given; returns the names of its tensors."""
+        net, file = self.client.net, self.client.init_from
+        if file is None:
+            return frozenset()
+        loaded = self.ranks.broadcast(sorted(file.load_into(net)) if self.ranks.is_first else [])
+        others = [name for name in net.state_dict() if name not in loaded]  # the other ranks get its tensors later
+        log.info(f"initial weights: from {file.path}{f'; not in it: {listed(others, 4)}' if others else ''}")
+        return frozenset(loaded)
+
+    def _draw_weights(self, given: frozenset[str]) -> None:
+        """Draw what is trained, and was not in a file, from the seed; a resumed run has its checkpoint's."""
+        net, seed = self.client.net, self.trainer.seed
+        if self.trainer.initial_weights == "net" or self.ranks.broadcast(self._has_checkpoint):
+            return
+        drawn = draw_initial_weights(net, seed, given)
+        if drawn:
+            which = f" ({listed(drawn, 4)})" if given or frozen(net) else ""
+            log.info(f"initial weights: drawn from seed {seed}{which}")
 
     @property
     def _has_checkpoint(self) -> bool:
@@ -184,6 +193,9 @@ class Fit:
             rounds, request = trainer.max_epochs, loop.options.request
             check_resumed(folder, checkpoint, self.client, self.data, rounds, request, self.ranks.size)
         prepare_folder(folder, config, checkpoint, overwrite=trainer.overwrite)
+        saver = next(callback for callback in trainer.callbacks if isinstance(callback, RunCheckpoint))
+        saver.frozen = frozen_file.write(folder, self.client.net) if checkpoint is None else checkpoint.frozen
+        adapter_files.write_config(folder, self.client.net)
         folder.write_partition(self.data.describe())
         loop.folder = folder
         if checkpoint is None:

@@ -83,7 +83,9 @@ def assert_same(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
 
 
 def test_every_network_is_among_the_cases() -> None:
-    assert {type(case.build()).__name__ for case in CASES.values()} == set(fedlit.models.__all__)
+    assert {type(case.build()).__name__ for case in CASES.values()} == set(fedlit.models.__all__) - {
+        "LoRA"
+    }  # of any net
 
 
 @EVERY

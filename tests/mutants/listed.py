@@ -35,7 +35,7 @@ ALGORITHMS = (
         '"loss": task + self.dual * self.distance_to_global()',
         '"loss": task + self.dual / 2 * self.distance_to_global()',
         "FedBC's penalty has no factor 1/2",
-        ("algorithms/test_laws.py::test_fedbc_with_dual_frozen_at_half_mu_equals_fedprox_to_the_last_bit",),
+        ("algorithms/test_limits.py::test_at_its_limit_an_algorithm_is_another_to_the_last_bit[fedbc, duals mu/2]",),
     ),
     Mutant(
         "per-fedbc-pull",

@@ -71,7 +71,7 @@ def client() -> FedAvg:
 def rehearsed(trainer: FederatedTrainer) -> list[Event]:
     data = tiny_data((9,) * POPULATION)
     data.setup()
-    return simulate_clock(client(), data, trainer.loop.options, ROUNDS)
+    return list(simulate_clock(client(), data, trainer.loop.options, ROUNDS))
 
 
 def reporters(event: Event) -> list[int]:
