@@ -21,6 +21,8 @@ TRUSTED_FACTOR = 2.0
 """How far an estimate of `auto` may be from what is measured."""
 OWN = ("handwritten", "sequential", "vectorized", "fedbc", "fit")
 """Entries of one process of fedlit; all others are peers."""
+HEADS = {"plain": "hand-written, all cores", "fedjax": "FedJAX", "pfl": "pfl", "flower": "Flower"}
+"""Peers for people."""
 
 Entry = dict[str, Any]
 
@@ -118,7 +120,8 @@ def peers(measured: Measured) -> list[str]:
         for name, entries in measured.workloads.items()
         if name in measured.same_work
     ]
-    return table(["", "hand-written, steps/s", "fedlit sequential", "fedlit vectorized", *names], rows)
+    heads = [HEADS.get(name, name) for name in names]
+    return table(["", "hand-written, steps/s", "fedlit sequential", "fedlit vectorized", *heads], rows)
 
 
 def same_work(measured: Measured) -> list[str]:
@@ -133,7 +136,8 @@ def same_work(measured: Measured) -> list[str]:
         for name, seen in measured.same_work.items()
     ]
     versions = {one["version"]: None for seen in measured.same_work.values() for one in seen.values() if one["version"]}
-    return [*table(["", "steps", *names], rows), "", *(f"- {version}" for version in versions)]
+    heads = ["hand-written", "fedlit vectorized", *(HEADS.get(name, name) for name in names[2:])]
+    return [*table(["", "steps", *heads], rows), "", *(f"- {version}" for version in versions)]
 
 
 def auto(measured: Measured) -> list[str]:

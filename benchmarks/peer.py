@@ -21,8 +21,9 @@ from fedlit.engines.processes.children import ending_of
 from fedlit.errors import ConfigError, nearest, require
 
 SCRIPTS = Path(__file__).parent / "peers"
-PACKAGES = {"fedjax": "FedJAX", "pfl": "pfl-research", "flower": "Flower"}
-"""What must be installed in a peer's interpreter; `peers/` has a script for each."""
+PACKAGES = {"plain": "PyTorch", "fedjax": "FedJAX", "pfl": "pfl-research", "flower": "Flower"}
+"""What must be installed in a peer's interpreter; `peers/` has a script for each. `plain` is the hand-written loop in
+a process a core, which fedlit's own interpreter can run."""
 MAX_SILENCE_S = 600.0
 """Beyond the time that was asked for; the first rounds compile."""
 

@@ -129,10 +129,10 @@ WORKLOADS = {
         ),
         Workload(
             name="W3",
-            title="LeNet 3x32x32, 20 clients of 2,000, 10 a round, E = 1, batch 64",
+            title="LeNet 3x32x32, 20 clients of 2,048, 10 a round, E = 1, batch 64",
             net=lambda: LeNet(3, 10),
             sample_shape=(3, 32, 32),
-            sizes=(2000,) * 20,
+            sizes=(2048,) * 20,
             batch_size=64,
             local_epochs=1,
         ),

@@ -31,7 +31,7 @@ class FedRep(Client):
     """
 
     def __init__(self, net: nn.Module, *, head: str = "linear.bias", head_epochs: int = 10, **local: Any) -> None:
-        super().__init__(net, keep_local=head, **local)
+        super().__init__(net, **({"keep_local": head} | local))
         self.head_epochs = head_epochs
 
     def phases(self) -> list[Phase]:

@@ -35,8 +35,10 @@ from .client.step import Newcomer as Newcomer
 from .client.step import Personal as Personal
 from .client.step import Phase as Phase
 from .client.tasks import Classification as Classification
+from .client.tasks import MultiLabel as MultiLabel
 from .client.tasks import NextToken as NextToken
 from .client.tasks import Regression as Regression
+from .client.tasks import Segmentation as Segmentation
 from .client.tasks import Task as Task
 from .client.weights_file import WeightsFile as WeightsFile
 from .clock import Clock as Clock
@@ -78,8 +80,10 @@ from .metrics.catalogue import ShownState as ShownState
 from .metrics.measures import Measure as Measure
 from .models import MLP as MLP
 from .models import CharLSTM as CharLSTM
+from .models import CharTransformer as CharTransformer
 from .models import DigitNet as DigitNet
 from .models import LeNet as LeNet
+from .models import LoRA as LoRA
 from .models import ResNet18 as ResNet18
 from .models import ResNet20 as ResNet20
 from .models import Softmax as Softmax

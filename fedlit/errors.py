@@ -6,6 +6,7 @@ FedlitError
 ├── RunError        a run folder cannot be created, read or written              exit code 2
 │   └── ResumeError a run cannot be continued from what its folder holds         exit code 2
 │       └── DamagedRowsError  a file with rows of clients is damaged             exit code 2
+├── MessageError    a message of another process or machine makes no sense       exit code 1
 ├── ProcessError    a process of a cloud ended, failed or is silent              exit code 1
 ├── RankError       a process of the run was killed, hangs or did not come       exit code 1
 └── DivergedError   training left the finite numbers                             exit code 1
@@ -66,6 +67,12 @@ class DamagedRowsError(ResumeError):
         )
         self.file = file
         self.what = what
+
+
+class MessageError(FedlitError):
+    """What another process or machine has sent cannot be read, or does not fit."""
+
+    exit_code = 1
 
 
 class ProcessError(FedlitError):

@@ -26,13 +26,13 @@ def make_private(folder: Path) -> str | None:
 
     Its files are run or mapped into memory: whoever can write there could run code as this user.
     """
-    for place in (cache_home(), folder):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = place.stat()
+    for path in (cache_home(), folder):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = path.stat()
         if about.st_uid != os.getuid():
-            return f"{place} belongs to another user"
+            return f"{path} belongs to another user"
         if about.st_mode & 0o022:
-            return f"others may write in {place}"
+            return f"others may write in {path}"
     return None
 
 

@@ -120,5 +120,5 @@ def logits(output: Any) -> Any:
     """The output itself, or its `logits` if it is an object or a dict that has them, as nets of transformers give."""
     if isinstance(output, Tensor):
         return output
-    found = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    return output if found is None else found
+    named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return output if named is None else named

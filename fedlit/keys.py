@@ -61,8 +61,8 @@ class Stream:
 
     def __init__(self) -> None:
         self._philox = np.random.Philox(key=0)
-        place = {"counter": np.zeros(4, np.uint64), "key": np.zeros(2, np.uint64)}
-        self._state: Any = {**_NEW_PHILOX, "state": place}
+        zeros = {"counter": np.zeros(4, np.uint64), "key": np.zeros(2, np.uint64)}
+        self._state: Any = {**_NEW_PHILOX, "state": zeros}
         self._generator = np.random.Generator(self._philox)
 
     def at(

@@ -140,7 +140,11 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
 
 def copy_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copy values into the module's own parameters and buffers; no memory is shared afterwards."""
-    targets = dict(module.named_parameters()) | dict(module.named_buffers())
+    overwrite(dict(module.named_parameters()) | dict(module.named_buffers()), tensors)
+
+
+def overwrite(targets: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> None:
+    """Copy values into the tensors of the same names; no memory is shared afterwards."""
     with torch.no_grad():
         for name, value in tensors.items():
             targets[name].copy_(value)

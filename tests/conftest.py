@@ -24,7 +24,7 @@ from fedlit.algorithms import pfedme
 from fedlit.cli.main import main
 from fedlit.data.partition_plot import draw_partition
 from fedlit.engines.ladder import Ladder
-from fedlit.experiments.fork_server import ForkServer
+from fedlit.experiments.fork_server import ForkServer, Imported
 from fedlit.trainer import summary
 from tests.cloud_runs import clouds as clouds
 from tests.forked import open_forked
@@ -51,7 +51,7 @@ NOT_DRAWN = base64.b64decode(
 )
 """A PNG of one pixel."""
 
-DRAWING = ("fedlit.trainer.trainer.draw_partition", "fedlit.cli.data.draw_partition")
+DRAWING = ("fedlit.trainer.fit.draw_partition", "fedlit.cli.data.draw_partition")
 """Who draws partitions."""
 
 
@@ -206,6 +206,7 @@ def seats_are_forks() -> Iterator[None]:
     """A seat of `compare`, `sweep` or `reproduce` imports fedlit for seconds; test_seat.py and what is killed do so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ForkServer, "_open", open_forked)
+        patch.setattr(Imported, "start", lambda self: None)
         yield
 
 

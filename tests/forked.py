@@ -74,13 +74,11 @@ def open_forked(self: ForkServer) -> None:
     self._link, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     self._link.setblocking(False)
     with other:
-        given = (Path.cwd(), dict(os.environ), self.cores, other)
-        self._popen = Fork(PROCESSES.Process(target=_sit, args=given))  # type: ignore[assignment]  # all that is asked
+        PROCESSES.Process(target=_sit, args=(Path.cwd(), dict(os.environ), self.cores, other)).start()
 
 
 def _sit(folder: Path, environment: dict[str, str], cores: Sequence[int], link: socket.socket) -> None:
     _move(folder, environment)
     os.setpgid(0, 0)
-    os.sched_setaffinity(0, cores)
     end_with(os.getppid(), *DEATH)
-    main(serve(link))
+    main(serve(link, cores))

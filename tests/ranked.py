@@ -15,8 +15,9 @@ from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 from pytorch_lightning.utilities import rank_zero_only
 from torch import Tensor, nn
 
-from fedlit import Batch, Client, FedAvg, FedBC, FederatedTrainer, Scaffold, ServerCallback, TensorData
+from fedlit import Batch, Client, Ditto, FedAvg, FedBC, FederatedTrainer, Scaffold, ServerCallback, TensorData
 from fedlit.client.cohort import WeighedCohort
+from fedlit.client.net_parts import frozen
 from fedlit.errors import FedlitError
 from fedlit.experiments.conformance.entries import ENTRIES
 from fedlit.experiments.conformance.problem import LOCAL, everything
@@ -72,6 +73,18 @@ def batch_norm(**options: Any) -> Found:
     return found(fit(client, tiny_data(shape=(1, 8, 8)), **options))
 
 
+def frozen_base(make: Callable[..., Client], **options: Any) -> Found:
+    """A frozen part with statistics, which only the first rank has as it should be: it sends them to the others."""
+    torch.manual_seed(3 + 10 * rank_zero_only.rank)
+    net = NormedConv().double()
+    net.conv.requires_grad_(False)
+    net.norm.requires_grad_(False)
+    trainer = fit(make(net, **LOCAL), tiny_data(shape=(1, 8, 8)), **options)
+    answer = found(trainer)
+    answer["all"] |= {f"frozen {name}": value.clone() for name, value in frozen(net).items()}
+    return answer
+
+
 def many_rows(**options: Any) -> Found:
     """More rows than a chunk of the evaluation, so that chunks are divided; personal models that are adapted."""
     sizes = (400, 900, 1500, 2100)
@@ -94,6 +107,12 @@ def newcomers(**options: Any) -> Found:
     return found(fit(client, data, newcomers_every=1, finetune_lr=0.1, **(options | {"clients_per_round": 2})))
 
 
+def metrics(**options: Any) -> Found:
+    """Metrics of torchmetrics, of z, of users' own models and pooled; each rank computes those of some users."""
+    client = FedBC(conformance_net(), metrics=["AUROC", "F1Score", "CalibrationError"], **LOCAL)
+    return found(fit(client, conformance_data(), finetune_lr=0.1, **options))
+
+
 RUNS: dict[str, Callable[..., Found]] = {
     **{
         name: partial(conforming, name)
@@ -105,9 +124,13 @@ RUNS: dict[str, Callable[..., Found]] = {
     "two clients": partial(conforming, "FedBC", clients_per_round=2),
     "one client": partial(conforming, "FedBC", clients_per_round=1),
     "BatchNorm": batch_norm,
+    "frozen FedBC": partial(frozen_base, FedBC),
+    "frozen Ditto": partial(frozen_base, Ditto, engine="vectorized", compiled=False),
+    "frozen, bias kept": partial(frozen_base, partial(Scaffold, keep_local="head.bias")),
     "many rows": many_rows,
     "fine-tuned": fine_tuned,
     "newcomers": newcomers,
+    "metrics": metrics,
 }
 
 

@@ -16,7 +16,7 @@ ROOT = Path(fedlit.__file__).parent
 LOOSE = ("errors", "files", "inputs", "keys", "params", "recorded", "ranks")
 ROOMS = (
     *("metrics", "results", "report", "clock", "data", "models", "client", "server", "engines", "algorithms"),
-    *("evaluation", "rounds", "trainer", "config", "experiments", "cli"),
+    *("evaluation", "rounds", "remote", "trainer", "config", "flower", "experiments", "cli"),
 )
 """From the first that may be imported by all others to the last, which nobody imports."""
 ALONE = {
@@ -35,11 +35,12 @@ BUILDS_ON = {("perfedbc", "fedbc"), ("fedbcdi", "fedbcd")}
 PEERS = ROOT.parent / "benchmarks" / "peers"
 """Programs that `python -m benchmarks --peer` runs in interpreters that have other packages, and no fedlit."""
 HEAVY = {
-    *("PIL", "datasets", "matplotlib", "optuna", "pandas", "pyarrow", "tensorboard", "torchvision", "wandb"),
-    "wandb_workspaces",
+    *("PIL", "datasets", "matplotlib", "optuna", "pandas", "peft", "pyarrow", "safetensors", "tensorboard"),
+    *("torchvision", "transformers", "wandb", "wandb_workspaces"),
 }
 OUTSIDE = HEAVY - {"tensorboard"} | {
-    *("jinja2", "jsonargparse", "lazy_loader", "markupsafe", "numpy", "pytorch_lightning", "rich", "torch", "yaml"),
+    *("cryptography", "flwr", "jinja2", "jsonargparse", "lazy_loader", "markupsafe", "numpy", "pytorch_lightning"),
+    *("rich", "torch", "torchmetrics", "yaml"),
 }
 
 
@@ -161,6 +162,22 @@ def test_table_forbids(importer: str, target: str) -> None:
 def test_only_declared_packages_are_imported_from_outside() -> None:
     outside = {name.split(".")[0] for path in FILES.values() for name in imported(path)} - {"fedlit"}
     assert outside - sys.stdlib_module_names - OUTSIDE == set()
+
+
+def test_only_the_room_of_flower_imports_it() -> None:
+    brought = {"cryptography", "flwr"}
+    importers = {part_of(name) for name, path in FILES.items() if {n.split(".")[0] for n in imported(path)} & brought}
+    assert importers == {"flower"}
+
+
+def test_relays_import_nothing_of_fedlit_that_imports_torch() -> None:
+    """Flower starts a process for every message."""
+    program = "import sys; sys.modules['flwr'] = None; import fedlit.flower.frames; print('torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert answer.stdout.strip() == "False"
+    for relay in ("client_app", "server_app", "records"):
+        own = [target for target in imported(ROOT / "flower" / f"{relay}.py") if target.startswith("fedlit")]
+        assert all(target.startswith(("fedlit.flower.frames.", "fedlit.flower.records.")) for target in own)
 
 
 def test_programs_of_other_interpreters_import_nothing_of_fedlit_and_nobody_imports_them() -> None:

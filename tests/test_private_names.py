@@ -22,19 +22,22 @@ ROOT = Path(fedlit.__file__).parent
 ASKING = ("getattr", "hasattr", "setattr", "delattr")
 
 USED = {
-    "client/base.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # the base classes of layers have no public name
+    "client/local_options.py": {"torch.nn.modules.batchnorm._BatchNorm"},  # a base class without a public name
+    "client/net_parts.py": {"torch.nn.modules.batchnorm._BatchNorm", "torch.nn.modules.batchnorm._NormBase"},
     "client/state_buffers.py": {
         "._buffers",  # of nn.Module, as are the next two
         "._modules",
         "._parameters",
         "._version",  # of a Tensor
     },
+    "client/step.py": {"._buffers"},
     "config/parse_errors.py": {"._actions"},  # of argparse's parser, which jsonargparse's is
     "data/files/cifar.py": {"pickle._Unpickler"},
     "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
     "engines/compiler.py": {"torch.fx.experimental.proxy_tensor.make_fx"},
     "engines/inductor.py": {
         "torch._higher_order_ops.while_loop.while_loop_op",
+        "torch._inductor.codecache",  # of it `_precompile_header`, which program_folder.py replaces
         "torch._inductor.compile",
         "torch._inductor.compile_fx",
         "torch._inductor.config",
@@ -61,6 +64,7 @@ USED = {
         "torch.ops.aten._to_copy",
     },
     "client/initial_weights.py": {"._reset_parameters"},  # of nn.MultiheadAttention; nothing is missed where it is not
+    "models/lora.py": {"._conv_forward", "._qkv_same_embed_dim"},  # of nn.Conv2d and nn.MultiheadAttention
     "rounds/loop.py": {
         "._batches_that_stepped",
         "._callback_metrics",

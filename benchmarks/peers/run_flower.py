@@ -19,14 +19,14 @@ import flwr  # noqa: E402
 import numpy as np  # noqa: E402
 import ray  # noqa: E402
 import torch  # noqa: E402
-import torch.nn.functional as F  # noqa: E402
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 from flwr.serverapp import Grid, ServerApp  # noqa: E402
 from flwr.serverapp.strategy import FedAvg  # noqa: E402
 from flwr.simulation import run_simulation  # noqa: E402
 from serve import Work  # noqa: E402
-from torch_net import Net  # noqa: E402
+from torch_net import Net, laid_out  # noqa: E402
+from torch_net import train as by_hand  # noqa: E402
 
 # ---- in Ray's processes ----------------------------------------------------------------------------------------------
 
@@ -44,27 +44,20 @@ def own_number(message: Message, context: Context) -> Message:
 @client_app.train()  # type: ignore[untyped-decorator]
 def train(message: Message, context: Context) -> Message:
     """A client's local training."""
-    work, net, x, y = opened(str(message.content["config"]["folder"]))
+    work, net, data = opened(str(message.content["config"]["folder"]))
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    optimizer = torch.optim.SGD(net.parameters(), lr=work.lr)
     rows = torch.from_numpy(work.clients[int(context.node_config["partition-id"])])
-    for _ in range(work.local_epochs):
-        shuffled = rows[torch.randperm(len(rows))]
-        batches = (torch.split(values[shuffled], work.batch_size) for values in (x, y))
-        for xs, ys in zip(*batches, strict=True):
-            optimizer.zero_grad()
-            F.cross_entropy(net(xs), ys).backward()  # type: ignore[no-untyped-call]  # torch's is untyped
-            optimizer.step()
+    by_hand(net, work, data, rows)
     content = {"arrays": ArrayRecord(net.state_dict()), "metrics": MetricRecord({"num-examples": len(rows)})}
     return Message(RecordDict(content), reply_to=message)
 
 
 @cache
-def opened(folder: str) -> tuple[Work, Net, torch.Tensor, torch.Tensor]:
+def opened(folder: str) -> tuple[Work, Net, tuple[torch.Tensor, torch.Tensor]]:
     """The data and a network, once in each process."""
     torch.set_num_threads(1)
     work = Work(Path(folder))
-    return work, Net(work.layers, work.weights), torch.from_numpy(work.x), torch.from_numpy(work.y)
+    return work, Net(work.layers, work.weights), (laid_out(torch.from_numpy(work.x)), torch.from_numpy(work.y))
 
 
 # ---- in the first process --------------------------------------------------------------------------------------------
@@ -111,7 +104,7 @@ class Peer:
         """The whole simulation."""
         server_app = ServerApp()
         server_app.main()(self.serve)
-        resources = {"init_args": {"num_cpus": self.processes}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}  # Ray takes all cores
         try:
             run_simulation(server_app, client_app, len(self.work.clients), backend_config=resources)
         except BaseException as error:

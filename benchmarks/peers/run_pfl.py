@@ -16,7 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch_net import Net
+from torch_net import Net, laid_out
 
 
 class Peer:
@@ -36,7 +36,7 @@ class Peer:
 
         self.new_model = PyTorchModel
         self.version = f"pfl-research {pfl.version.__version__}, torch {torch.__version__}"
-        self.x, self.y = torch.from_numpy(work.x), torch.from_numpy(work.y)
+        self.x, self.y = laid_out(torch.from_numpy(work.x)), torch.from_numpy(work.y)
         self.cohort: list[int] = []
         # A process asks for as many users as there are processes and takes its own, even if the cohort is at its end.
         data = FederatedDataset(self.rows_of, lambda: self.cohort.pop(0) if self.cohort else 0)

@@ -146,8 +146,8 @@ class OwnPenalties(ServerCallback):
     def on_cohort_start(self, trainer: Trainer, client: Client, cohort: Cohort) -> None:
         """Send γ_i with the model; a newcomer, for whom none was given, gets their mean."""
         mean = math.fsum(self.prox) / len(self.prox)
-        own = [self.prox[who] if who < len(self.prox) else mean for who in cohort.clients]
-        cohort.sent["penalty"] = cohort.sent["penalty"].new_tensor(own)
+        penalties = [self.prox[who] if who < len(self.prox) else mean for who in cohort.clients]
+        cohort.sent["penalty"] = cohort.sent["penalty"].new_tensor(penalties)
 
 
 class BlockAverage(ServerCallback):

@@ -11,6 +11,7 @@ from pytorch_lightning.cli import LightningArgumentParser
 from rich.console import Console
 from rich.table import Table
 
+from fedlit.cli.data_export import export
 from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
@@ -56,7 +57,9 @@ class DataCLI(FitCLI):
 
 
 def show_data(arguments: list[str]) -> int:
-    """Build, save, print."""
+    """Build, save, print; `fedlit data export` writes a file for each client instead."""
+    if arguments[:1] == ["export"]:
+        return export(arguments[1:])
     quiet_lightning()
     cli = DataCLI(resolve_configs(arguments))
     data = cli.datamodule
@@ -65,8 +68,8 @@ def show_data(arguments: list[str]) -> int:
     data.prepare_data()
     data.setup("fit")
     described = data.describe()
-    own = Path("partition") / f"{described['name']}-{described['hash'][:8]}".lower()  # configs share no folder
-    folder = save(described, Path(cli.config.out or own))
+    default = Path("partition") / f"{described['name']}-{described['hash'][:8]}".lower()  # configs share no folder
+    folder = save(described, Path(cli.config.out or default))
     console = Console(markup=False, emoji=False, highlight=False)  # a group may be called [red] or :one:
     for line in headlines(data, described):
         console.print(line, soft_wrap=True)
@@ -125,8 +128,8 @@ def client_table(clients: Sequence[Client], width: int) -> Table:
         table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text)
     if is_labelled:
         table.add_column("class:samples")
-    for place, (k, row) in enumerate(zip(chosen, rows, strict=True)):
-        if len(chosen) < len(clients) and place == _ROWS_AT_EACH_END:
+    for position, (k, row) in enumerate(zip(chosen, rows, strict=True)):
+        if len(chosen) < len(clients) and position == _ROWS_AT_EACH_END:
             more = f"… {len(clients) - len(chosen):,} more …"
             table.add_row("…", *("" for _ in headings[1:]), *([more] if is_labelled else []))
         counts = [class_counts(clients[k]["classes"], max(_LEAST_WIDTH, width - used))] if is_labelled else []

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedlit.results.config_file import read_config
 from fedlit.results.folder import chosen_by
+from fedlit.trainer import adapter_files
 from fedlit.trainer.checkpoint import read_tensors, write_tensors
 from fedlit.trainer.restore import Restored
 
@@ -33,30 +34,49 @@ def main(args: argparse.Namespace) -> int:
             out.mkdir(parents=True, exist_ok=True)
             write_tensors(out / name, models)
         console.print(f"{out / name}: {what}", highlight=False, soft_wrap=True)
+    if restored.folder.adapter.exists():
+        count = write_adapters(restored, out / "adapters")
+        what = f"of z and {count} clients, for peft.PeftModel.from_pretrained(net, folder)"
+        console.print(f"{out / 'adapters'}: {what}", highlight=False, soft_wrap=True)
     console.print("\nTo load them:\n", highlight=False)
     config = restored.folder.config
-    for line in example(read_config(config) if config.is_file() else {}, out, list(files)):
+    described = read_config(config) if config.is_file() else {}
+    for line in example(described, out, list(files), has_frozen=bool(restored.frozen)):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
 def exported(restored: Restored) -> dict[str, tuple[dict[Any, Any], str]]:
     """File -> its content and what it is."""
-    files: dict[str, tuple[dict[Any, Any], str]] = {"global.pt": (restored.model, f"z after round {restored.rounds}")}
+    frozen = restored.frozen
+    files: dict[str, tuple[dict[Any, Any], str]] = {
+        "global.pt": (frozen | restored.model, f"z after round {restored.rounds}")
+    }
     file = restored.folder.best
     best = read_tensors(file) if file.exists() else None
     if file.exists() and (best is None or not isinstance(best.get("model"), dict) or "round" not in best):
         log.warning(f"{file} is damaged, or is not fedlit's: best.pt is left out.")
     elif best is not None:
-        files["best.pt"] = (best["model"], f"z after round {best['round']}, the best on validation")
+        files["best.pt"] = (frozen | best["model"], f"z after round {best['round']}, the best on validation")
     users, personal = restored.personal_models(), restored.personal
     if users:
         before = "" if personal.adaptation is None else ", before that step"
-        files["personal.pt"] = (users, f"of {len(users)} clients that have trained: {personal.describe()}{before}")
+        part = ", the trained part" if frozen else ""
+        what = f"of {len(users)} clients that have trained{part}: {personal.describe()}{before}"
+        files["personal.pt"] = (users, what)
     return files
 
 
-def example(config: dict[str, Any], out: Path, files: Sequence[str]) -> list[str]:
+def write_adapters(restored: Restored, out: Path) -> int:
+    """Write the adapter of z and of every user's model as files of peft; returns how many users there are."""
+    users = restored.personal_models()
+    with chosen_by("--out DIR", out):
+        for name, model in [("global", restored.model), *((f"client-{user}", model) for user, model in users.items())]:
+            adapter_files.write(restored.folder, out / name, model)
+    return len(users)
+
+
+def example(config: dict[str, Any], out: Path, files: Sequence[str], *, has_frozen: bool = False) -> list[str]:
     """Lines of Python that load the files; they run as they are where the config says how the net was built."""
     net = config.get("model", {}).get("init_args", {}).get("net", {})
     module, _, name = str(net.get("class_path", "Net")).rpartition(".")
@@ -65,6 +85,7 @@ def example(config: dict[str, Any], out: Path, files: Sequence[str]) -> list[str
     lines += [f'net.load_state_dict(torch.load("{out}/global.pt", weights_only=True))']
     if "personal.pt" in files:
         lines += [f'users = torch.load("{out}/personal.pt", weights_only=True)  # client -> state dict']
+        lines += ["net.load_state_dict(users[0], strict=False)  # the frozen part stays"] if has_frozen else []
     return lines
 
 

@@ -14,6 +14,7 @@ from fedlit.errors import ConfigError, FedlitError, nearest
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
     "cloud": "train with servers and clients as processes: fedlit cloud --config mnist_cloud_async_fedbcd",
+    "flower": "train with clients on other machines: fedlit flower try --config synthetic_fedbc --nodes 5",
     "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
     "sweep": "search settings with a W&B sweep file, without a server: fedlit sweep synthetic_fedbc --jobs 2",
     "compare": "several configs with several seeds in one command: fedlit compare --configs A,B --seeds 5",
@@ -31,6 +32,8 @@ MOVED = {"bench": "python -m benchmarks (or make bench), in a checkout of fedlit
 """Commands of earlier versions, with what to type instead."""
 WORDS_ONLY = {"list"}
 """Commands that need nothing but words, and so no torch."""
+MANY_RUNS = {"compare", "sweep", "reproduce"}
+"""Commands that start runs, which are forked from a process that imports all that they need."""
 READERS = {"report", "dashboard", "workspace", "list", "export"}
 """Commands that build nothing: called in a folder of somebody else's runs, they import nothing from there."""
 
@@ -100,6 +103,8 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
         return 0
     name, rest = arguments[0], arguments[1:]
     check_command(name, rest)
+    if name in MANY_RUNS:
+        import_module("fedlit.experiments.fork_server").IMPORTED.start()  # first: it imports on another core
     if name not in WORDS_ONLY:
         import_all()
     ready()
@@ -113,6 +118,10 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
         from fedlit.cli.cloud import cloud  # as above
 
         return cloud(rest)
+    if name == "flower":
+        from fedlit.cli.flower import flower  # as above, and flwr may be missing
+
+        return flower(rest)
     if name == "data":
         from fedlit.cli.data import show_data  # as above
 

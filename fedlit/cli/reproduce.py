@@ -125,8 +125,8 @@ def conclude(made: Reproduction, copy: Path | None, console: Console) -> None:
 def write_page(made: Reproduction, results: Sequence[Result], copy: Path | None, console: Console) -> None:
     """The page and its record, in the folder of the runs and where it was asked for."""
     text, record = page(made, results), record_of(made, results).text()
-    own = OWN_PAGE if made.table.runs is None else made.table.name
-    for path in (made.folder / f"{own}.md", *([copy] if copy else [])):
+    page_name = OWN_PAGE if made.table.runs is None else made.table.name
+    for path in (made.folder / f"{page_name}.md", *([copy] if copy else [])):
         write(text, path, console)
         write(record, record_path(path))
 
@@ -142,15 +142,15 @@ def write(text: str, path: Path, console: Console | None = None) -> None:
 
 def summarise(folder: Path, copy: Path | None, console: Console) -> None:
     """Print what all tables came to that have pages in this folder."""
-    found = read_records(folder)
+    records = read_records(folder)
     grid = Table(box=None, padding=(0, 2, 0, 0))
     for heading in SUMMARY_HEADINGS:
         add_column(grid, heading, right=heading != "table")
-    for one in found.values():
+    for one in records.values():
         grid.add_row(*one.entries())
     console.print(grid)
     if copy is not None:
-        write(summary_page(found), copy, console)
+        write(summary_page(records), copy, console)
 
 
 def add_column(grid: Table, heading: str, *, right: bool, no_wrap: bool = False) -> None:

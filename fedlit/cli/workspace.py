@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--task",
         default="classification",
         metavar="TASK",
-        help="task of the runs, whose measures are drawn: classification, regression, next_token (classification)",
+        help=f"task of the runs, whose measures are drawn: {', '.join(TASKS)} (classification)",
     )
     parser.add_argument("--print", action="store_true", help="print its specification as JSON; needs no account")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write its specification there; needs no account")

@@ -5,33 +5,37 @@ received, its own state rows and its own data, nothing else. It does not visit c
 engines and the loop do that, in the same way for every algorithm.
 
 Everything that a step reads and that differs by client or round (the received model, what the client kept) is a buffer
-(`state_buffers.py`). What Lightning calls is in `lightning_client.py`.
+(`state_buffers.py`). What Lightning calls is in `lightning_client.py`; local options are in `local_options.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, Never
 
 import numpy as np
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind, LocalOptimizer, make_optimizer
+from fedlit.client.local_options import LocalOptions
+from fedlit.client.net_parts import freeze_but, trained_params
+from fedlit.client.specs import count_numbers, first_values, sent_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
-from fedlit.client.tasks import LOSSES, Task, find_task
+from fedlit.client.tasks import LOSSES, OUTPUTS, TARGETS, Task, find_task
 from fedlit.client.weights_file import WeightsFile
 from fedlit.errors import require
 from fedlit.inputs import Inputs, call, call_with
 from fedlit.keys import GeneratorOf
 from fedlit.metrics.catalogue import ShownState, declare
+from fedlit.metrics.from_torchmetrics import Metrics, measures_of
+from fedlit.metrics.measures import Measure
 from fedlit.params import Params, dot, sq_norm, subtract, with_prefix
 from fedlit.recorded import Recorded, refuse_unknown
 
 
-class Client(Recorded, StateBuffers):
+class Client(Recorded, LocalOptions, StateBuffers):
     """Base of every algorithm; on its own it is federated averaging's client.
 
     Args:
@@ -59,8 +63,14 @@ class Client(Recorded, StateBuffers):
         keep_local: tensors that stay with each client: none, norm (BatchNorm: FedBN), all (local training only), or the
             name of a module or tensor (FedPer: a head).
         average_kept: let the server average what stays with the clients too, so that z can be measured.
-        task: what the net is to learn: classification (unless given), regression, next_token, or a Task of your own.
-        init_from: file with the weights that the net begins with: a state dict, or a run's checkpoint.
+        task: what the net is to learn: classification (unless given), regression, next_token, multilabel, segmentation,
+            or a Task of your own.
+        metrics: metrics of torchmetrics, measured beside the task's measures: names, class paths with init_args, or
+            objects; a mapping gives them names of your own.
+        init_from: file with the weights that the net, or a part of it, begins with: a state dict, safetensors, or a
+            run's checkpoint.
+        train: what is trained: names of modules or parameters, or patterns with *, one or a list. All else is frozen.
+            Unless given, all parameters that require a gradient are trained.
     """
 
     weights: str = "samples"
@@ -105,7 +115,9 @@ class Client(Recorded, StateBuffers):
         keep_local: str = "none",
         average_kept: bool = False,
         task: str | Task | None = None,
+        metrics: Metrics | None = None,
         init_from: str | WeightsFile | None = None,
+        train: str | Sequence[str] | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__()
@@ -116,6 +128,8 @@ class Client(Recorded, StateBuffers):
         )
         self.automatic_optimization = False
         self.net = net
+        if train is not None:
+            freeze_but(net, train, "model.train")
         self.lr = lr
         self.optimizer = optimizer
         self.momentum = momentum
@@ -136,50 +150,13 @@ class Client(Recorded, StateBuffers):
         self.keep_optimizer = keep_optimizer
         self.keep_local = keep_local
         self.average_kept = average_kept
-        self._check_local_options()
+        self.check_local_options()
         self._task = find_task(task)
+        of_torchmetrics = measures_of(metrics, self._task.predicts, self._task.predicted, self._task.measures)
+        self._measures = (*self._task.measures, *of_torchmetrics)
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
-        require(
-            keep_local == "none" or len(self.local_tensors) > 0,
-            f"model.keep_local is '{keep_local}', but the net has no such tensors. Give none, norm, all, or the "
-            f"name of a module or tensor such as {list(net.state_dict())[-1]}.",
-        )
-
-    def _check_local_options(self) -> None:
-        """ConfigError for the first local option that is out of range or contradicts another."""
-        require(self.lr > 0, f"model.lr is {self.lr}, but a learning rate must be above 0.")
-        require(
-            0 <= self.momentum < 1,
-            f"model.momentum is {self.momentum}; give a number from 0 up to, but not including, 1.",
-        )
-        require(
-            0 <= self.extrapolation < 1, f"model.extrapolation is {self.extrapolation}; give 0 or more and below 1."
-        )
-        require(self.box is None or self.box > 0, f"model.box is {self.box}; give a number above 0, or none.")
-        require(self.eps > 0, f"model.eps is {self.eps}; give a number above 0.")
-        require(self.weight_decay >= 0, f"model.weight_decay is {self.weight_decay}; give 0 or more.")
-        require(self.l2 >= 0, f"model.l2 is {self.l2}; give 0 or more.")
-        require(self.clip is None or self.clip > 0, f"model.clip is {self.clip}; give a norm above 0, or leave it out.")
-        require(self.batch_size >= 1, f"model.batch_size is {self.batch_size}; a batch has at least 1 row.")
-        require(self.local_epochs >= 1, f"model.local_epochs is {self.local_epochs}; give 1 or more.")
-        require(
-            self.local_steps is None or self.local_steps >= 1,
-            f"model.local_steps is {self.local_steps}; give 1 or more.",
-        )
-        require(
-            self.most_steps is None or self.most_steps >= 1, f"model.most_steps is {self.most_steps}; give 1 or more."
-        )
-        require(
-            self.local_unit == "step" or self.local_steps is None,
-            "model.local_unit is 'epoch', so K_i counts epochs, but model.local_steps is given. Leave one out.",
-        )
-        require(
-            self.local_unit == "step" or self.most_steps is not None,
-            "model.local_unit is 'epoch', the unit of the K_i that model.most_steps draws, but no most_steps is given. "
-            "Give it, or leave local_unit out: local_epochs is the same number for all.",
-        )
-        require(0 < self.lr_decay <= 1, f"model.lr_decay is {self.lr_decay}; give a factor above 0 and at most 1.")
+        self.check_kept_tensors()
 
     # ---- what an algorithm may override, with the states of `StateBuffers` -----------------------------------------
 
@@ -202,6 +179,14 @@ class Client(Recorded, StateBuffers):
     def phases(self) -> list[Phase]:
         """Local solves of a round, in order."""
         return [Phase()]
+
+    def summarize(self, batch: Batch) -> Params:
+        """Sums over some of the client's own rows, such as its features by class; nothing by default.
+
+        After every phase it is called for all training rows of each client, in pieces, with row weights 1: with the
+        trained net, in evaluation mode, without augmentation. `on_phase_end` reads the totals as `cohort.summary`.
+        """
+        return {}
 
     def local_work(self, cohort: Cohort, planned: np.ndarray, generator_of: GeneratorOf) -> np.ndarray:
         """(clients,) local steps of each client, from those that the options plan; 0 means no training this round.
@@ -261,8 +246,18 @@ class Client(Recorded, StateBuffers):
         return None
 
     def traffic(self) -> tuple[int, int]:
-        """How many numbers a client receives and sends in a round: (down, up); by default the model, and n_i up."""
-        return self.model_numbers, self.model_numbers + 1  # up: the model and n_i
+        """How many numbers a client receives and sends in a round: (down, up), as the specs declare it.
+
+        Down go z, `sent_spec`, and the states at the server that it sends; up go x_i, n_i and `report_spec`. What goes
+        down at a client's first participation only is not counted, and neither are risks that a weighting reads.
+        """
+        kept, reported = self.state_spec(), self.report_spec()
+        params = trained_params(self.net)
+        model, shared = (sum(value.numel() for value in part.values()) for part in (params, self.shared(params)))
+        down = count_numbers(sent_values(kept) | first_values(self.sent_spec()), model)
+        up = count_numbers({name: first for name, first in first_values(reported).items() if name not in kept}, shared)
+        up += count_numbers({name: first for name, first in first_values(kept).items() if name in reported}, model)
+        return self.model_numbers + down, self.model_numbers + 1 + up
 
     def on_phase_end(self, cohort: TrainedCohort, phase: Phase) -> None:
         """Runs after each phase, when the whole cohort has finished it.
@@ -288,14 +283,25 @@ class Client(Recorded, StateBuffers):
         return self._task
 
     @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What is measured of predictions: the task's measures, and `metrics`."""
+        return self._measures
+
+    @property
     def init_from(self) -> WeightsFile | None:
         """The file with the initial weights, if there is one."""
         return self._init_from
 
     @property
     def local_params(self) -> Params:
-        """x_i: the parameters that are being trained."""
-        return dict(self.net.named_parameters())
+        """x_i: the parameters that are being trained.
+
+        Once the client is prepared, those of then: in a step that is mapped or compiled no tensor requires a gradient.
+        """
+        if not self.is_prepared:
+            return trained_params(self.net)
+        params = dict(self.net.named_parameters())
+        return {name: params[name] for name in self.global_params}
 
     @property
     def global_params(self) -> Params:
@@ -309,31 +315,6 @@ class Client(Recorded, StateBuffers):
         moved = subtract(self.local_params, self.global_params)
         shared = self.shared(moved)
         return sq_norm(shared) if shared else next(iter(moved.values())).new_zeros(())
-
-    def shared(self, params: Params) -> Params:
-        """These parameters without those that stay with the client, which no term ties to the server."""
-        return {name: value for name, value in params.items() if name not in self.local_tensors}
-
-    @cached_property
-    def local_tensors(self) -> frozenset[str]:
-        """Names of the parameters and buffers that stay with each client (`keep_local`)."""
-        names = self.net.state_dict().keys()
-        if self.keep_local == "norm":
-            norms = [name for name, module in self.net.named_modules() if isinstance(module, _BatchNorm)]
-            return frozenset(name for name in names if name.rpartition(".")[0] in norms)
-        prefixes = {"none": (), "all": ("",)}.get(self.keep_local, (f"{self.keep_local}.", self.keep_local))
-        return frozenset(name for name in names if name.startswith(prefixes[:1]) or name in prefixes)
-
-    @property
-    def own_tensors(self) -> frozenset[str]:
-        """The older name of `local_tensors`."""
-        return self.local_tensors
-
-    @cached_property
-    def model_numbers(self) -> int:
-        """How many numbers a model that is sent has: parameters and buffers without those that stay with the client."""
-        tensors = self.net.state_dict()
-        return sum(value.numel() for name, value in tensors.items() if name not in self.local_tensors)
 
     def along(self, direction: Params) -> Tensor:
         """<stopgrad(direction), x_i>: a loss whose gradient is the direction; 0 if the direction is empty."""
@@ -357,7 +338,7 @@ class Client(Recorded, StateBuffers):
     # ---- what engines and loop call ------------------------------------------------------------------------------
 
     def score(self, params: Mapping[str, Tensor], x: Inputs, y: Tensor) -> dict[str, Tensor]:
-        """(rows,) losses and (rows, k) summands of the task's measures, for the net with these tensors."""
+        """(rows,) losses and (rows, k) summands of the measures, for the net with these tensors."""
         return self.scored(self.output(params, x), y)
 
     def output(self, params: Mapping[str, Tensor], x: Inputs) -> Tensor:
@@ -372,30 +353,13 @@ class Client(Recorded, StateBuffers):
         return len({id(value) for _, value in tensors}) < len(tensors)
 
     def scored(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Losses and summands of the measures for each output row; the rows may belong to several models."""
-        return {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
+        """Losses and summands of the measures for each output row; the rows may belong to several models.
 
-    def planned_steps(self, sizes: np.ndarray) -> np.ndarray:
-        """(clients,) local steps that the options plan for clients of these sizes."""
-        batches = self.batches_per_epoch(sizes)
-        if self.local_steps is not None:
-            return np.where(batches > 0, self.local_steps, 0)
-        return batches * self.local_epochs
-
-    def batches_per_epoch(self, sizes: np.ndarray) -> np.ndarray:
-        """(clients,) mini-batches in a pass over the data; with BatchNorm a last batch of one row is left out."""
-        full, ragged = np.divmod(sizes, self.batch_size)
-        ragged_counts = (ragged >= self.fewest_rows) & ~(self.drop_last & (full > 0))
-        return np.asarray(full + ragged_counts)
-
-    @cached_property
-    def fewest_rows(self) -> int:
-        """Fewest rows of a batch: BatchNorm needs two for its statistics."""
-        return 2 if any(isinstance(module, _BatchNorm) for module in self.net.modules()) else 1
-
-    def rate(self, round: int) -> float:
-        """The local learning rate of a round."""
-        return float(self.lr * self.lr_decay**round)
+        Also outputs and targets, if a measure is not a sum over rows.
+        """
+        scored = {LOSSES: self.row_losses(output, y), **self._task.row_sums(output, y)}
+        needs_outputs = any(measure.of_outputs is not None for measure in self.measures)
+        return scored | ({OUTPUTS: output, TARGETS: y} if needs_outputs else {})
 
 
 class _TaskLoss(nn.Module):

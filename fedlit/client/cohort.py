@@ -222,6 +222,10 @@ class TrainedCohort(Cohort):
 
     reported_rows = Stacked[Params](dict)
     """What each client sends besides x_i (`Client.report_spec`), filled in on_phase_end; named as in `state`."""
+    summary = Stacked[Params](
+        when="a phase ends of a client that has summarize(); only on_phase_end reads it", apart=True
+    )
+    """What `Client.summarize` gave for each client's own rows; only in on_phase_end, never at the server."""
 
     @classmethod
     def begin(cls, cohort: Cohort) -> "TrainedCohort":

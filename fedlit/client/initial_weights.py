@@ -8,16 +8,20 @@ A net that a run has trained carries a mark, and so do its copies. Any other net
 that `reset_parameters` does not give, another mean or spread, or numbers beyond the ends of the uniform distribution
 from which most of torch's layers draw (a few training steps leave it). Weights that were drawn from a normal
 distribution and trained a little outside of fedlit look like fresh ones.
+
+Frozen weights are what the net brings: they are not drawn.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from math import log, sqrt
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from fedlit.client.net_parts import frozen, trained, trained_params
 from fedlit.client.row_layout import as_bytes
 from fedlit.errors import ConfigError
 from fedlit.params import Params, clone, copy_into
@@ -39,20 +43,28 @@ _HOW = (
 )
 
 
-def draw_initial_weights(net: nn.Module, seed: int) -> None:
-    """Let every module draw its weights again, from the seed; ConfigError for a net initialised in another way."""
-    name, before = type(net).__name__, clone(net.state_dict())
+def draw_initial_weights(net: nn.Module, seed: int, given: Collection[str] = ()) -> list[str]:
+    """Let every module draw its trained weights again, from the seed; ConfigError if they were made in another way.
+
+    Frozen weights, and those that were `given`, stay as they are. Returns the names of the parameters that were drawn.
+    """
+    name, before = type(net).__name__, clone(trained(net) | frozen(net))
+    names = [key for key in trained(net) if key not in given]
+    params = [key for key in trained_params(net) if key in names]
+    if not params:
+        return []
     check_not_trained(net)
     drawable = [module for module in as_built(net) if reset_method(module) is not None]
     reached = {id(value) for module in drawable for value in module.parameters()}
-    missed = [key for key, value in net.named_parameters() if id(value) not in reached]
+    missed = [key for key, value in trained_params(net).items() if key in names and id(value) not in reached]
     if missed:
         raise ConfigError(
             f"The seed cannot decide the initial weights of model.net ({name}): '{missed[0]}' belongs to "
             f"no module with a method reset_parameters(), so it cannot be drawn again. Write that method, or: {_HOW}"
         )
     draws = repeated_draws(net, drawable, seed)
-    unlike = [key for key, value in before.items() if not alike(value, [drawn[key] for drawn in draws])]
+    copy_into(net, {key: value for key, value in before.items() if key not in names})
+    unlike = [key for key in names if not alike(before[key], [drawn[key] for drawn in draws])]
     if unlike:
         copy_into(net, before)
         raise ConfigError(
@@ -60,6 +72,7 @@ def draw_initial_weights(net: nn.Module, seed: int) -> None:
             "reset_parameters() draws. The net has an initialisation of its own, which should be that method, or "
             f"weights that were trained. {_HOW}"
         )
+    return params
 
 
 def mark_trained(net: nn.Module) -> None:
@@ -95,13 +108,23 @@ def repeated_draws(net: nn.Module, drawable: list[nn.Module], seed: int) -> list
             torch.manual_seed(seed + count - 1 - number)
             for module in drawable:
                 reset_method(module)()  # type: ignore[misc]  # `drawable` are those that have one
-            draws.append(clone(net.state_dict()))
+            draws.append(clone(trained(net)))
     return draws
 
 
 def reset_method(module: nn.Module) -> Callable[[], None] | None:
-    """The method with which a module draws its weights, if it has one; that of torch's attention is private."""
+    """The method with which a module draws its weights, if it has one; that of torch's attention is private.
+
+    A layer of peft draws its adapter after its parts, which are plain layers, have drawn theirs.
+    """
+    if hasattr(module, "reset_lora_parameters"):
+        return partial(_reset_adapters, module)
     return getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
+
+
+def _reset_adapters(layer: nn.Module) -> None:
+    for name in layer.lora_A:  # type: ignore[union-attr]  # of peft's layers
+        layer.reset_lora_parameters(name, True)  # type: ignore[operator]
 
 
 def as_built(module: nn.Module) -> Iterator[nn.Module]:

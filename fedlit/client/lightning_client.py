@@ -10,8 +10,10 @@ from pytorch_lightning.trainer.states import TrainerFn
 from pytorch_lightning.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
 
+from fedlit.client.net_parts import frozen_state
 from fedlit.errors import ConfigError
 from fedlit.inputs import Inputs, call
+from fedlit.params import with_prefix
 
 
 class LightningClient(LightningModule):
@@ -37,6 +39,10 @@ class LightningClient(LightningModule):
                 f"net=… as in the run's config.yaml. `fedlit evaluate RUN` and `fedlit export RUN` need nothing."
             )
         return super().load_from_checkpoint(checkpoint_path, *args, **{"weights_only": True, **kwargs})
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Lightning's hook: the frozen part of the net is not in a run's checkpoints, and stays as it is."""
+        checkpoint["state_dict"] = with_prefix("net", frozen_state(self.net)) | checkpoint["state_dict"]
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The server's optimiser over z, which Lightning saves and restores. Do not override it."""

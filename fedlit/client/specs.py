@@ -5,9 +5,13 @@ sent_spec     what goes down besides z
 report_spec   what goes up besides x_i
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Real
+from typing import TypeGuard
+
+from torch import Tensor
 
 from fedlit.errors import require
 
@@ -22,8 +26,8 @@ class ModelRow(Enum):
 
 RECEIVED, INITIAL, ZEROS = ModelRow
 
-FirstValue = float | ModelRow
-"""The first value of a state."""
+FirstValue = float | Tensor | ModelRow
+"""The first value of a state: a number, a tensor of any shape, or a whole model."""
 
 
 class Lives(Enum):
@@ -78,6 +82,11 @@ def lives_of(spec: StateSpec) -> dict[str, Lives]:
     return {name: entry.lives if isinstance(entry, Kept) else Lives.CLIENT for name, entry in spec.items()}
 
 
+def sent_values(spec: StateSpec) -> FirstValues:
+    """The first values of the states at the server that are sent with z."""
+    return {name: entry.first for name, entry in spec.items() if isinstance(entry, Kept) and entry.is_sent}
+
+
 RESERVED = {
     "received": "the received model",
     "trained": "the model of the phase before",
@@ -126,6 +135,39 @@ def check_state_names(
         )
 
 
+def check_first_values(client: str, specs: Mapping[str, StateSpec]) -> None:
+    """Refuse first values that are neither a number, nor a tensor of floating-point numbers, nor a whole model.
+
+    Args:
+        client: the class that declares them.
+        specs: by name: `state_spec`, `sent_spec` and `report_spec`.
+    """
+    for spec, entries in specs.items():
+        for name, first in first_values(entries).items():
+            why = _misfit(first)
+            require(why is None, f"{client}.{spec}() declares '{name}', but {why}")
+
+
+def _misfit(first: object) -> str | None:
+    """What is wrong with a first value; None if it can be one."""
+    if is_number(first) or isinstance(first, ModelRow):
+        return None
+    if not isinstance(first, Tensor):
+        return (
+            f"its first value is a {type(first).__name__}. All clients begin with the same value of the same shape: "
+            "give a number, a tensor such as torch.zeros(10, 64), or ZEROS, INITIAL or RECEIVED for a whole model."
+        )
+    if first.dim() == 0 or first.numel() == 0:
+        return f"its first value is a tensor of shape {tuple(first.shape)}. Give a number, or a shape such as (10, 64)."
+    if not first.is_floating_point():
+        kind = str(first.dtype).removeprefix("torch.")
+        return (
+            f"its first value is a tensor of type {kind}. States have the model's floating-point numbers: give "
+            "floats, for a mask 0.0 and 1.0."
+        )
+    return None
+
+
 def check_places(client: str, spec: StateSpec, trained: Collection[str]) -> None:
     """Refuse states that live where they cannot; `trained` are those that steps or phases change."""
     for name, lives in lives_of(spec).items():
@@ -153,18 +195,30 @@ def check_reported(client: str, kept: StateSpec, sent: StateSpec, reported: Stat
         )
         require(
             name in kept or first is ZEROS or not isinstance(first, ModelRow | Kept),
-            f"{what} starts it as {first}. Give a number, or ZEROS for a whole model: what a client without a local "
-            "step reports.",
+            f"{what} starts it as {first}. Give a number, a tensor, or ZEROS for a whole model: what a client without "
+            "a local step reports.",
         )
+
+
+def is_number(first: object) -> TypeGuard[float]:
+    """Whether a first value declares one number for each client."""
+    return isinstance(first, Real)
 
 
 def number_states(spec: FirstValues) -> list[str]:
     """Names of the states that are one number for each client."""
-    return [name for name, initial in spec.items() if not isinstance(initial, ModelRow)]
+    return [name for name, initial in spec.items() if is_number(initial)]
+
+
+def count_numbers(spec: FirstValues, model: int) -> int:
+    """How many numbers the entries of a spec have together; `model` is how many a whole model has."""
+    models = sum(isinstance(first, ModelRow) for first in spec.values())
+    tensors = sum(first.numel() for first in spec.values() if isinstance(first, Tensor))
+    return models * model + tensors + len(number_states(spec))
 
 
 def row_names(spec: FirstValues, model: Collection[str]) -> list[str]:
-    """Names of the rows of a spec: one for a number, one per parameter for a whole model."""
+    """Names of the rows of a spec: one for a number or a tensor, one per parameter for a whole model."""
     return [
         row
         for name, initial in spec.items()

@@ -8,12 +8,14 @@ from torch import Tensor
 
 from fedlit.client.cohort import Cohort
 from fedlit.client.lightning_client import LightningClient
+from fedlit.client.net_parts import trained_params
 from fedlit.client.specs import (
     INITIAL,
     RECEIVED,
     FirstValues,
     ModelRow,
     StateSpec,
+    check_first_values,
     check_state_names,
     first_values,
 )
@@ -30,7 +32,7 @@ class StateBuffers(LightningClient):
     """Above 1, a step gets a tuple of that many independent batches."""
 
     def state_spec(self) -> StateSpec:
-        """Rows kept per client with their initial value: a number, or RECEIVED, INITIAL, ZEROS for a whole model.
+        """Rows kept per client with their initial value: a number, a tensor, or RECEIVED, INITIAL, ZEROS for a model.
 
         They live with the client, unless the value is wrapped in `at_server` or `at_both`.
         """
@@ -41,10 +43,10 @@ class StateBuffers(LightningClient):
         return {}
 
     def report_spec(self) -> StateSpec:
-        """What a client sends besides x_i: a number, or ZEROS for a whole model; what it sends without a local step.
+        """What a client sends besides x_i: a number, a tensor, or ZEROS for a whole model.
 
-        `on_phase_end` fills it in `cohort.reported_rows`. A name of `state_spec` means that state as it is after
-        training, which nobody has to fill.
+        The value is what it sends without a local step. `on_phase_end` fills it in `cohort.reported_rows`. A name of
+        `state_spec` means that state as it is after training, which nobody has to fill.
         """
         return {}
 
@@ -64,7 +66,8 @@ class StateBuffers(LightningClient):
         """A whole-model state (`state_spec`) as a parameter dict."""
         group = getattr(self, name)
         if not isinstance(group, TensorGroup):
-            raise ConfigError(f"'{name}' of {type(self).__name__} is one number, not a whole model. Write self.{name}.")
+            what = f"a tensor of shape {tuple(group.shape)}" if group.dim() else "one number"
+            raise ConfigError(f"'{name}' of {type(self).__name__} is {what}, not a whole model. Write self.{name}.")
         return group.read()
 
     # ---- what engines and loop call ----------------------------------------------------------------------------------
@@ -74,14 +77,14 @@ class StateBuffers(LightningClient):
         if self.is_prepared:
             return
         self.check_states()
-        params = {name: value.detach() for name, value in self.net.named_parameters()}
+        params = {name: value.detach() for name, value in trained_params(self.net).items()}
         self.received = TensorGroup(params)
         like = next(iter(params.values()))
         for name, initial in (self.first_values() | first_values(self.sent_spec())).items():
             if isinstance(initial, ModelRow):
                 self.add_module(name, TensorGroup(params))
             else:
-                self.register_buffer(name, like.new_tensor(initial), persistent=False)
+                self.register_buffer(name, _tensor(initial, like).clone(), persistent=False)
 
     @property
     def is_prepared(self) -> bool:
@@ -89,9 +92,11 @@ class StateBuffers(LightningClient):
         return "received" in self._modules
 
     def check_states(self) -> None:
-        """Refuse states whose names mean something else already, before they become attributes."""
+        """Refuse states whose names or first values cannot be, before they become attributes."""
         if self.is_prepared:
             return
+        specs = {spec: getattr(self, spec)() for spec in ("state_spec", "sent_spec", "report_spec")}
+        check_first_values(type(self).__name__, specs)
         attributes = {*dir(type(self)), *vars(self), *self._parameters, *self._buffers, *self._modules}
         kept, sent = self.first_values(), first_values(self.sent_spec())
         check_state_names(type(self).__name__, kept, sent, self.carried_states(), attributes)
@@ -105,7 +110,8 @@ class StateBuffers(LightningClient):
         rows: dict[str, Tensor] = {}
         for name, value in spec.items():
             if not isinstance(value, ModelRow):
-                rows[name] = like.new_full((count,), value)
+                first = _tensor(value, like)
+                rows[name] = first.expand(count, *first.shape).clone()
             elif value is RECEIVED:
                 rows |= with_prefix(name, received)
             else:
@@ -151,3 +157,8 @@ class StateBuffers(LightningClient):
             if isinstance(module, TensorGroup):
                 tensors |= with_prefix("global_params" if group == "received" else group, module.read())
         return {name: (value, value._version) for name, value in tensors.items()}
+
+
+def _tensor(first: float | Tensor, like: Tensor) -> Tensor:
+    """A number or tensor as a tensor of this type."""
+    return torch.as_tensor(first, dtype=like.dtype, device=like.device).detach()

@@ -42,6 +42,8 @@ class Phase:
     """Its own learning rate; the client's, after any decay, if None."""
     stream: int = 0
     """Phases with different numbers draw different batches."""
+    summary_method: str = "summarize"
+    """The method that sums something over the client's own rows at the result; none if empty."""
 
     @property
     def program(self) -> "ProgramKey":
@@ -133,7 +135,8 @@ class TensorGroup(nn.Module):
 
     def read(self) -> Params:
         """The tensors under their own names."""
-        return {name: getattr(self, escape(name)) for name in self._names}
+        pairs = zip(self._names, self._buffers.values(), strict=True)
+        return {name: value for name, value in pairs if value is not None}
 
 
 def escape(name: str) -> str:

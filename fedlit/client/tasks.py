@@ -13,11 +13,26 @@ from torch import Tensor
 
 from fedlit.errors import ConfigError, nearest
 from fedlit.metrics.catalogue import declare_measure
-from fedlit.metrics.measures import ACCURACY, MAE, MSE, NOT_COUNTED, PERPLEXITY, R2, TOKEN_ACCURACY, Measure, columns
+from fedlit.metrics.from_torchmetrics import Kind
+from fedlit.metrics.measures import (
+    ACCURACY,
+    LABEL_ACCURACY,
+    MAE,
+    MSE,
+    NOT_COUNTED,
+    PERPLEXITY,
+    PIXEL_ACCURACY,
+    R2,
+    TOKEN_ACCURACY,
+    Measure,
+    columns,
+)
 from fedlit.recorded import Recorded
 
 LOSSES = "losses"
 """The name of the losses among the sums over rows."""
+OUTPUTS, TARGETS = "outputs", "targets"
+"""The names of what measures that are not sums are computed from."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +51,8 @@ class Task(Recorded, ABC):
     name: ClassVar[str] = ""
     """Its name in `model.task`."""
     measures: ClassVar[tuple[Measure, ...]] = ()
+    predicts: ClassVar[Kind] = "own"
+    """The form of `predicted`, in torchmetrics' words: `multiclass`, `multilabel` or `regression`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -75,9 +92,13 @@ class Task(Recorded, ABC):
         """
         return labels
 
+    def predicted(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Predictions and targets of these rows, as a metric of torchmetrics gets them; by default, as they are."""
+        return output, y
+
     def row_sums(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
         """Measure -> (rows, k): the numbers of each row that the measure sums over rows."""
-        summands = {measure.name: measure.rows(output, y) for measure in self.measures}
+        summands = {one.name: one.rows(output, y) for one in self.measures if one.of_outputs is None}
         return {name: columns(value.double()) for name, value in summands.items()}
 
 
@@ -86,6 +107,10 @@ class Classification(Task):
 
     name = "classification"
     measures = (ACCURACY,)
+    predicts = "multiclass"
+
+    def predicted(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return output.softmax(1), y
 
     def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(output, y, reduction="none")
@@ -114,6 +139,11 @@ class Regression(Task):
 
     name = "regression"
     measures = (MSE, MAE, R2)
+    predicts = "regression"
+
+    def predicted(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        wanted = y.squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y
+        return output.reshape(wanted.shape), wanted
 
     def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
         return columns((output.reshape(y.shape) - y).square()).mean(1)
@@ -145,6 +175,11 @@ class NextToken(Task):
 
     name = "next_token"
     measures = (TOKEN_ACCURACY, PERPLEXITY)
+    predicts = "multiclass"
+
+    def predicted(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        counts = y != NOT_COUNTED
+        return output[counts].softmax(-1), y[counts]
 
     def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
         losses = F.cross_entropy(output.flatten(0, -2), y.flatten(), ignore_index=NOT_COUNTED, reduction="none")
@@ -170,7 +205,80 @@ class NextToken(Task):
         return None
 
 
-TASKS: dict[str, type[Task]] = {kind.name: kind for kind in (Classification, Regression, NextToken)}
+class MultiLabel(Task):
+    """Several labels that are there or not: binary cross-entropy and accuracy, both the mean over labels.
+
+    y (rows, labels) floating point, 0 or 1; outputs likewise, as logits.
+    """
+
+    name = "multilabel"
+    measures = (LABEL_ACCURACY,)
+    predicts = "multilabel"
+
+    def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output, y.to(output.dtype), reduction="none").mean(1)
+
+    def predicted(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return output.sigmoid(), y.long()
+
+    def probe_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
+        like = output()
+        return labels.to(like.dtype).unsqueeze(1).expand_as(like)
+
+    def misfit(self, output: Tensor, y: Tensor, named: Named) -> str | None:
+        if not y.is_floating_point() or y.dim() != 2 or not bool(((y == 0) | (y == 1)).all()):
+            return (
+                f"y of {named.data} is {_kind(y)} of shape {tuple(y.shape[1:])} in each row, but model.task is "
+                "'multilabel': give a column of 0 and 1 for each label, as floating point (y.float())."
+            )
+        if output.shape != y.shape:
+            return (
+                f"{named.net} gives outputs of shape {tuple(output.shape[1:])}, but {named.data} has {y.shape[1]} "
+                f"labels. Give the net {y.shape[1]} outputs."
+            )
+        return None
+
+
+class Segmentation(Task):
+    """A class for each pixel: cross-entropy and accuracy per pixel; pixels where y is -100 do not count.
+
+    y (rows, height, width) whole numbers; outputs (rows, classes, height, width). The loss of a row is the mean over
+    its pixels.
+    """
+
+    name = "segmentation"
+    measures = (PIXEL_ACCURACY,)
+    predicts = "multiclass"
+
+    def row_losses(self, output: Tensor, y: Tensor) -> Tensor:
+        losses = F.cross_entropy(output, y, ignore_index=NOT_COUNTED, reduction="none")
+        counted = columns(y != NOT_COUNTED).to(output.dtype).sum(1)
+        return columns(losses).sum(1) / counted.clamp(min=1)
+
+    def predicted(self, output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        counts = y != NOT_COUNTED
+        return output.movedim(1, -1)[counts].softmax(1), y[counts]
+
+    def probe_targets(self, labels: Tensor, output: Callable[[], Tensor]) -> Tensor:
+        return labels.reshape(-1, 1, 1).expand(-1, *output().shape[2:])
+
+    def misfit(self, output: Tensor, y: Tensor, named: Named) -> str | None:
+        if y.is_floating_point() or y.dim() != 3:
+            return (
+                f"y of {named.data} is {_kind(y)} of shape {tuple(y.shape[1:])} in each row, but model.task is "
+                "'segmentation', which has a class for each pixel: whole numbers of shape (height, width)."
+            )
+        if output.dim() != 4 or output.shape[2:] != y.shape[1:] or output.shape[1] < named.classes:
+            wanted = (f"at least {named.classes}", *y.shape[1:])
+            return (
+                f"{named.net} gives outputs of shape {tuple(output.shape[1:])} for a row, but it has to give a score "
+                f"to each of {named.classes} classes at every pixel: ({', '.join(map(str, wanted))}). Change the net."
+            )
+        return None
+
+
+_SHIPPED = (Classification, Regression, NextToken, MultiLabel, Segmentation)
+TASKS: dict[str, type[Task]] = {kind.name: kind for kind in _SHIPPED}
 
 
 def find_task(task: str | Task | None) -> Task:

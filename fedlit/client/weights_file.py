@@ -1,7 +1,7 @@
 """WeightsFile: initial weights of a net from a file, which is a state dict or a checkpoint that holds one.
 
-Tensors are read without running any code in the file (`weights_only`). Names and shapes must be those of the net:
-loading only a part of a file would go unnoticed.
+Tensors are read without running any code in the file (`weights_only`). Names and shapes must be those of the net, or
+of one of its modules: loading only a part of a file would go unnoticed. A file may hold a part of the net.
 """
 
 import io
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from fedlit.client.row_layout import read_archive
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.params import with_prefix
 from fedlit.recorded import ReadFromFile, fingerprint_of, require_fingerprint
 
 _HOW = "torch.save(net.state_dict(), 'start.pt') writes such a file, and so does `fedlit export RUN`."
@@ -26,7 +27,7 @@ class WeightsFile(ReadFromFile):
     """Weights to begin with.
 
     Args:
-        file: path of a state dict of the net, or of a checkpoint of fedlit or Lightning
+        file: path of a state dict of the net (of torch.save or safetensors), or of a checkpoint of fedlit or Lightning
         sha256: fingerprint of the file, as config.yaml of a run has it; a file with another one is refused
     """
 
@@ -42,13 +43,31 @@ class WeightsFile(ReadFromFile):
         """The file's name and a fingerprint of its content."""
         return {"file": self.file, "sha256": fingerprint_of(self._content())}
 
-    def load_into(self, net: nn.Module) -> None:
-        """Load these weights into the net; ConfigError if they do not fit it."""
+    def load_into(self, net: nn.Module) -> frozenset[str]:
+        """Load these weights into the net, or into a part of it; ConfigError if they do not fit.
+
+        Returns the names of the tensors that were loaded.
+        """
         content = self._content()
         require_fingerprint(content, self.sha256, f"model.init_from: {self.path}", "sha256")
         weights = state_dict_in(self._tensors(content))
+        part = self._part(net, weights)
+        weights = with_prefix(part, weights) if part else weights
         self._check(net, weights)
-        net.load_state_dict(weights)
+        net.load_state_dict(weights, strict=False)
+        return frozenset(weights)
+
+    def _part(self, net: nn.Module, weights: Mapping[str, Tensor]) -> str:
+        """The module whose weights the file holds; an empty text for the net itself."""
+        known = net.state_dict().keys()
+        parts = [name for name, _ in net.named_modules() if known >= {f"{name}.{key}".lstrip(".") for key in weights}]
+        require(
+            "" in parts or len(parts) < 2,
+            f"model.init_from: {self.path} fits several parts of model.net ({type(net).__name__}): "
+            f"{', '.join(parts[:4])}. Name its tensors as the net does, such as '{parts[0] if parts else ''}."
+            f"{next(iter(weights))}'.",
+        )
+        return "" if "" in parts or not parts else parts[0]
 
     def _content(self) -> bytes:
         try:
@@ -59,6 +78,8 @@ class WeightsFile(ReadFromFile):
             raise ConfigError(f"model.init_from: {self.path} cannot be read ({error.strerror}). {_HOW}") from error
 
     def _tensors(self, content: bytes) -> Any:
+        if self.path.suffix == ".safetensors":
+            return self._safetensors(content)
         try:
             if zipfile.is_zipfile(io.BytesIO(content)) and not is_whole(io.BytesIO(content)):
                 raise ValueError("a checksum is not that of what was written")
@@ -71,15 +92,27 @@ class WeightsFile(ReadFromFile):
                 f"model.init_from: {self.path} holds no weights that can be read: {why}. {_HOW}"
             ) from error
 
+    def _safetensors(self, content: bytes) -> Any:
+        try:
+            from safetensors import SafetensorError
+            from safetensors.torch import load
+        except ImportError as error:
+            raise ConfigError(
+                f"model.init_from: to read {self.path} needs the package safetensors, which is not installed: pip "
+                "install safetensors."
+            ) from error
+        try:
+            return load(content)
+        except SafetensorError as error:
+            raise ConfigError(
+                f"model.init_from: {self.path} holds no weights that can be read: it is damaged, or not of the format "
+                "safetensors."
+            ) from error
+
     def _check(self, net: nn.Module, weights: Mapping[str, Tensor]) -> None:
         name, params = type(net).__name__, net.state_dict()
         where = f"model.init_from: {self.path} does not hold the weights of model.net ({name})"
-        missing, foreign = (
-            [key for key in params if key not in weights],
-            [key for key in weights if key not in params],
-        )
-        if missing:
-            raise ConfigError(f"{where}: '{missing[0]}' is not in it. {nearest(missing[0], weights)}{_HOW}")
+        foreign = [key for key in weights if key not in params]
         if foreign:
             raise ConfigError(
                 f"{where}: it has '{foreign[0]}', which the net does not. {nearest(foreign[0], params)}{_HOW}"

@@ -18,7 +18,7 @@ from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
-from fedlit.results.config_file import canonical, flatten, read_config
+from fedlit.results.config_file import FROZEN, canonical, flatten, read_config
 from fedlit.trainer.description import describe_client
 from fedlit.trainer.restore import Restored
 
@@ -128,10 +128,14 @@ def without_fingerprints(value: Any) -> Any:
 def check_built(
     path: Path, described: Mapping[str, Any], client: Client, data: FederatedDataModule, *, is_user_code: bool
 ) -> None:
-    """Refuse parts that differ from those of the run, such as a net with other arguments or data that changed."""
+    """Refuse parts that differ from those of the run, such as a net with other arguments or data that changed.
+
+    Frozen weights are those of the run's folder.
+    """
     doubles = described["trainer"]["init_args"]["precision"] == "64-true"
     then, now = (flatten(one) for one in (described["model"], describe_client(client, data, doubles=doubles)))
-    other = [name for name in sorted(now) if canonical(then.get(name)) != canonical(now[name])]
+    names = [name for name in sorted(now) if not name.endswith(f".net.{FROZEN}")]
+    other = [name for name in names if canonical(then.get(name)) != canonical(now[name])]
     if is_user_code and described["data"]["init_args"]["partition_hash"] != data.partition_hash:
         other.append("data.partition_hash")
     if other:

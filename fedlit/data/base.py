@@ -5,10 +5,9 @@ for row numbers (`load`) and turn them into samples (`rows`) inside their own pr
 nothing but the split of a client's rows, and knows neither models nor rounds of training.
 """
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -18,21 +17,15 @@ from numpy.typing import NDArray
 from pytorch_lightning import LightningDataModule
 from torch import Tensor
 
-from fedlit import keys
 from fedlit.data.newcomers import PARTS, check_share, largest_part, of_clients, order_of, population_of, without_users
 from fedlit.data.partition.base import Parts, RowNumbers
 from fedlit.data.partition_checks import check_clients
 from fedlit.data.ragged import Ragged
-from fedlit.data.split import Shares, Splits, evaluated_part, little_endian, partition_hash, split, union
+from fedlit.data.split import Shares, Splits, little_endian, partition_hash, split, union
 from fedlit.errors import DataError, require
 from fedlit.inputs import Inputs, in_store, mapped, tensors
-from fedlit.keys import Purpose, Stream
 from fedlit.recorded import Recorded
 
-log = logging.getLogger("fedlit")
-
-MOST_TESTED = 10_000
-"""At most so many clients are tested, unless `eval_clients` says otherwise."""
 _MAY_LACK = ("group", "adapt")
 """Entries of a client's description that are left out where they are empty."""
 _GATHERS = ("rows", "plain_rows")
@@ -162,7 +155,8 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
             return
         store, parts = self.build()
         check_clients(parts, rows=self.count_rows(store), allow_empty=self.allow_empty)
-        splits = self.adjusted(self._reduced(split(parts, self.shares, self.seed)))
+        splits = split(parts, self.shares, self.seed).limited(self.limit)
+        splits = self.adjusted(splits.with_tests_of(self.eval_clients, self.eval_samples, self.seed))
         everyone = ClientData(store, splits.train, splits.val, splits.test, splits.adapt, splits.groups, vary=self.vary)
         self._everyone = self._hold_back(everyone) if self.newcomers else everyone
 
@@ -178,29 +172,6 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
     def adjusted(self, splits: Splits) -> Splits:
         """Change the clients' training rows and groups; nothing by default."""
         return splits
-
-    def _reduced(self, splits: Splits) -> Splits:
-        """Cut each part to `limit`, and the tests to the clients and samples that are to be tested."""
-        splits, stream = splits.limited(self.limit), Stream()
-        tests, clients = splits.test, len(splits.groups)
-        if self.eval_samples is not None:
-            keyed = (stream.at(self.seed, Purpose.EVALUATE, client=client) for client in range(clients))
-            drawn = zip(tests, keyed, strict=True)
-            tests = Ragged.of(evaluated_part(test, self.eval_samples, generator) for test, generator in drawn)
-        return replace(splits, test=tests.cut(0, np.where(self._is_tested(clients), tests.sizes, 0)))
-
-    def _is_tested(self, clients: int) -> NDArray[np.bool_]:
-        """(clients,): whether each client is tested."""
-        wanted = self.eval_clients
-        if wanted is None and clients > MOST_TESTED:
-            log.info(
-                f"{MOST_TESTED:,} of {clients:,} clients, drawn by the seed, are tested. "
-                "Set data.eval_clients for more or fewer."
-            )
-            wanted = MOST_TESTED
-        generator = keys.generator(self.seed, Purpose.EVALUATE, index=1)
-        chosen = evaluated_part(torch.arange(clients), wanted, generator)
-        return np.isin(np.arange(clients), chosen.numpy())
 
     @property
     def everyone(self) -> ClientData:

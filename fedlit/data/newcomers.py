@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     D = TypeVar("D", bound=FederatedDataModule)
 
 PARTS = ("train", "val", "test", "adapt")
-_OF_A_POPULATION = ("sizes", "global_test", "global_val", "partition_hash", "newcomer_data")
+OF_A_POPULATION = ("sizes", "global_test", "global_val", "partition_hash", "newcomer_data")
 """Cached properties of a data module that another population has otherwise."""
 
 
@@ -74,7 +74,7 @@ def without_users(data: "ClientData", users: int) -> "ClientData":
 def population_of(data: "D", everyone: "ClientData") -> "D":
     """The same data set with other clients; the store is shared."""
     other = copy.copy(data)
-    for name in _OF_A_POPULATION:
+    for name in OF_A_POPULATION:
         vars(other).pop(name, None)
     other._everyone = everyone
     vars(other)["largest"] = data.largest  # batches have the width that the run's programs were compiled for

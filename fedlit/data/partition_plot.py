@@ -1,11 +1,17 @@
 """partition.png: how many samples of which class each client has; readable for a few clients and for a thousand."""
 
+import hashlib
+import json
+import shutil
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedlit.files import cache_home, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +29,31 @@ _COLOURS = ("#0969da", "#bf5700", "#1a7f37", "#8250df", "#bf3989", "#57606a", "#
 def draw_partition(described: Mapping[str, Any], path: Path) -> None:
     """Bars of the clients' sizes above a heat map client × class, where rows have classes.
 
+    A picture is drawn once on a machine: runs of the same clients get a copy of what the cache has.
+
     Args:
         described: what `FederatedDataModule.describe` returns.
         path: where the PNG goes.
     """
+    kept = cache_home() / "partitions" / f"{picture_key(described)}.png"
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        if not kept.exists():
+            with replacing(kept, shared=True) as draft:
+                draw(described, draft)
+        shutil.copyfile(kept, path)
+    except OSError:  # nothing can be kept
+        draw(described, path)
+
+
+def picture_key(described: Mapping[str, Any]) -> str:
+    """A hash of all that decides a picture: what is shown, and what draws it."""
+    shown = json.dumps(described, sort_keys=True, default=str)
+    return hashlib.sha256(f"{shown}\0{Path(__file__).read_text()}\0{version('matplotlib')}".encode()).hexdigest()[:24]
+
+
+def draw(described: Mapping[str, Any], path: Path) -> None:
+    """Draw the picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # here: matplotlib takes a second to import
 
     figure = partition_figure(described)

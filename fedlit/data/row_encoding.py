@@ -51,10 +51,10 @@ class RowCode:
         """The pictures of row numbers."""
         return rows % self.pictures
 
-    def label(self, rows: Tensor, own: Tensor) -> Tensor:
-        """The labels of row numbers; `own` are the pictures' own labels."""
+    def label(self, rows: Tensor, of_pictures: Tensor) -> Tensor:
+        """The labels of row numbers; `of_pictures` are the labels that the data give their pictures."""
         carried = rows // self.pictures % (self.classes + 1)
-        return torch.where(carried > 0, carried - 1, own)
+        return torch.where(carried > 0, carried - 1, of_pictures)
 
     def view(self, rows: Tensor) -> Tensor:
         """The views of row numbers."""

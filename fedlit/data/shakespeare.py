@@ -1,4 +1,4 @@
-"""Shakespeare by role: a client is a role; x is 80 characters of its text, y the next one.
+"""Shakespeare by role: a client is a role; x is 80 characters of its text, y the next one, or the next of each.
 
 A window (80 characters and the next) begins at every character of a role's text, and none is stored: the store has each
 character once, and a row number is the position of a window in it. The network sees the numbers of the characters.
@@ -12,7 +12,7 @@ Caldas et al., LEAF: a benchmark for federated settings (2018). FedBC: 138 roles
 roles of LEAF's these were is not known.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from fedlit.keys import Purpose
 class Shakespeare(FederatedDataModule):
     """Shakespeare by role: guess the next character. Defaults: FedBC's number of roles.
 
+    With `every_position` it is guessed after each of the 80 characters (model.task: next_token).
+
     `client_names` has the role of each client in alphabetical order, `groups` its play; both are filled by `setup`.
 
     Args:
@@ -37,6 +39,9 @@ class Shakespeare(FederatedDataModule):
         num_clients: N: number of roles, drawn by the seed; null for all that have enough samples
         min_samples: fewest samples of a role that may be drawn
         max_samples_per_client: most samples of a role, drawn by the seed before its split; all when not given
+        half: the first or the second half of the roles, divided by the seed: one to pre-train a net, the other to go on
+            with it; all roles when not given
+        every_position: y is the next character after each of the 80, instead of after the last one
         common: options of every data set (FederatedDataModule): test_fraction, val_fraction, split, seed ...
     """
 
@@ -47,6 +52,8 @@ class Shakespeare(FederatedDataModule):
         num_clients: int | None = 138,
         min_samples: int = 20,
         max_samples_per_client: int | None = None,
+        half: Literal["first", "second"] | None = None,
+        every_position: bool = False,
         **common: Any,
     ) -> None:
         super().__init__(**common)
@@ -59,10 +66,13 @@ class Shakespeare(FederatedDataModule):
             max_samples_per_client is None or max_samples_per_client >= 1,
             f"data.max_samples_per_client is {max_samples_per_client}. Set it to 1 or more, or leave it out.",
         )
+        require(half in (None, "first", "second"), f"data.half is '{half}'. Give first or second, or leave it out.")
         self.root = data_root(root)
         self.roles_wanted = num_clients  # the property `num_clients` counts the clients that were built
         self.min_samples = min_samples
         self.max_samples_per_client = max_samples_per_client
+        self.half = half
+        self.every_position = every_position
         self.client_names: list[str] = []
 
     def build(self) -> tuple[Store, Parts]:
@@ -76,16 +86,26 @@ class Shakespeare(FederatedDataModule):
         """The roles that become clients, by their numbers in `texts`."""
         sizes = texts.sizes
         by_name = sorted(range(len(texts.roles)), key=texts.roles.__getitem__)
-        eligible = [role for role in by_name if sizes[role] >= self.min_samples]
+        eligible = self._half_of([role for role in by_name if sizes[role] >= self.min_samples])
         wanted = len(eligible) if self.roles_wanted is None else self.roles_wanted
         if not 1 <= wanted <= len(eligible):
+            where = f" and are in the {self.half} half" if self.half else ""
             raise DataError(
                 f"data.num_clients is {'null (all)' if self.roles_wanted is None else wanted}, but {len(eligible)} of "
-                f"the {len(by_name)} roles in {self.root / LAYOUT.folder} have {self.min_samples} samples or more. "
-                "Lower data.num_clients or data.min_samples."
+                f"the {len(by_name)} roles in {self.root / LAYOUT.folder} have {self.min_samples} samples or more"
+                f"{where}. Lower data.num_clients or data.min_samples."
             )
         drawn = keys.generator(self.seed, Purpose.DATA).choice(len(eligible), wanted, replace=False)
         return [eligible[k] for k in np.sort(drawn)]
+
+    def _half_of(self, roles: list[int]) -> list[int]:
+        """One half of these roles, in their order, or all of them."""
+        if self.half is None:
+            return roles
+        order = keys.generator(self.seed, Purpose.DATA, index=2).permutation(len(roles))
+        middle = (len(roles) + 1) // 2
+        chosen = order[:middle] if self.half == "first" else order[middle:]
+        return [roles[k] for k in np.sort(chosen)]
 
     def _draw(self, texts: Texts, role: int) -> RowNumbers:
         """The windows of a role in the order of its text; the draw does not depend on the other roles."""
@@ -96,12 +116,13 @@ class Shakespeare(FederatedDataModule):
         return np.sort(generator.choice(positions, self.max_samples_per_client, replace=False))
 
     def rows(self, store: Store, index: Tensor) -> tuple[Tensor, Tensor]:
-        """x (rows, 80): numbers of characters, y (rows,): the number of the next one."""
+        """x (rows, 80): numbers of characters; y (rows,): the next one, or (rows, 80) with `every_position`."""
         windows = store["x"].unfold(0, WINDOW + 1, 1)  # a view: windows take no memory until they are gathered
         gathered = windows.index_select(0, index).to(torch.int64)
-        return gathered[:, :WINDOW], gathered[:, WINDOW]
+        return gathered[:, :WINDOW], gathered[:, 1:] if self.every_position else gathered[:, WINDOW]
 
     def labels(self, store: Store, index: Tensor) -> Tensor:
+        """The character after each window."""
         return store["x"].index_select(0, index + WINDOW).to(torch.int64)
 
     def count_rows(self, store: Store) -> int:

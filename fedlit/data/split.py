@@ -1,17 +1,24 @@
 """Cutting clients' rows into training, validation, test and adaptation; pure functions of rows and a seed."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlit.data.partition.base import Parts, RowNumbers, tail_size
 from fedlit.data.ragged import Ragged
 from fedlit.errors import require
-from fedlit.keys import Purpose, Stream
+from fedlit.keys import Purpose, Stream, generator
+
+log = logging.getLogger("fedlit")
+
+MOST_TESTED = 10_000
+"""At most so many clients are tested, unless `eval_clients` says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,15 @@ class Splits:
             return self
         parts = {name: getattr(self, name).cut(0, rows) for name in ("train", "val", "test", "adapt")}
         return replace(self, **parts)
+
+    def with_tests_of(self, clients: int | None, samples: int | None, seed: int) -> "Splits":
+        """Test on so many samples of so many clients, drawn by the seed; None is all, or MOST_TESTED clients."""
+        tests, stream, count = self.test, Stream(), len(self.groups)
+        if samples is not None:
+            generators = (stream.at(seed, Purpose.EVALUATE, client=client) for client in range(count))
+            drawn = zip(tests, generators, strict=True)
+            tests = Ragged.of(evaluated_part(test, samples, draws) for test, draws in drawn)
+        return replace(self, test=tests.cut(0, np.where(tested_clients(count, clients, seed), tests.sizes, 0)))
 
 
 def split(parts: Parts, shares: Shares, seed: int) -> Splits:
@@ -98,6 +114,18 @@ def shares_of(sizes: RowNumbers, fraction: float, least: int) -> RowNumbers:
     wanted = np.floor(sizes * fraction + 1e-9).astype(np.int64)
     wanted = wanted if fraction == 0 else np.maximum(wanted, least)
     return np.asarray(np.maximum(0, np.minimum(wanted, sizes - 1)))
+
+
+def tested_clients(count: int, wanted: int | None, seed: int) -> NDArray[np.bool_]:
+    """(clients,) whether each is tested; unless `wanted` says how many, at most MOST_TESTED are."""
+    if wanted is None and count > MOST_TESTED:
+        log.info(
+            f"{MOST_TESTED:,} of {count:,} clients, drawn by the seed, are tested. "
+            "Set data.eval_clients for more or fewer."
+        )
+        wanted = MOST_TESTED
+    chosen = evaluated_part(torch.arange(count), wanted, generator(seed, Purpose.EVALUATE, index=1))
+    return np.isin(np.arange(count), chosen.numpy())
 
 
 def evaluated_part(rows: Tensor, count: int | None, generator: np.random.Generator) -> Tensor:

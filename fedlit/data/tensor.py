@@ -71,7 +71,7 @@ class TensorData(FederatedDataModule):
         )
         self._store = {entry: samples(one, num_tokens, entry) for entry, one in arrays.items()}
         self._store["y"] = targets(as_array(y), in_store(self._store), num_classes, num_tokens)
-        self._num_classes = num_classes if self._store["y"].dim() == 1 else num_tokens
+        self._num_classes = num_tokens if is_next_tokens(self._store["y"], in_store(self._store)) else num_classes
         names, self._owners = np.unique(client_ids(as_array(client)), return_inverse=True)
         self.client_names: list[int | str] = names.tolist()
 
@@ -188,7 +188,7 @@ def damaged_rows(x: Tensor) -> Tensor:
 
 
 def targets(y: Array, x: Inputs, num_classes: int | None, num_tokens: int | None) -> Tensor:
-    """y as numbers, as one token for each token of x, or as one label for each row."""
+    """y as numbers, as one token for each token of x, as one label for each pixel, or as one for each row."""
     if type_name(y) in _FLOAT_TYPES:
         return numbers(y, num_classes)
     if type_name(y) not in _LABEL_TYPES:
@@ -197,11 +197,25 @@ def targets(y: Array, x: Inputs, num_classes: int | None, num_tokens: int | None
             "regression are floating point. Number the classes, and convert with y.astype('int64') in NumPy or "
             "y.long() in torch."
         )
-    if y.ndim > 1 and any(is_tokens(one) and tuple(y.shape) == tuple(one.shape) for one in tensors(x)):
+    if is_next_tokens(y, x):
         return next_tokens(y, num_tokens)
+    if y.ndim == 3:
+        return pixels(y, num_classes)
     check_one_per_sample("y", y)
     tensor = to_tensor(y).to(torch.int64)
     check_range("y", tensor, num_classes, "label", "num_classes")
+    return tensor
+
+
+def is_next_tokens(y: Array, x: Inputs) -> bool:
+    """Whether y has a token for each token of x."""
+    return y.ndim > 1 and any(is_tokens(one) and tuple(y.shape) == tuple(one.shape) for one in tensors(x))
+
+
+def pixels(y: Array, num_classes: int | None) -> Tensor:
+    """The class of each pixel, -100 where none is to be predicted."""
+    tensor = to_tensor(y).to(torch.int64)
+    check_range("y", tensor, num_classes, "label", "num_classes", spared=NOT_COUNTED)
     return tensor
 
 

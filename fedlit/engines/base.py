@@ -9,11 +9,12 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.local_optimizers import LocalOptimizer, initial_optimizer_state
+from fedlit.client.net_parts import frozen
 from fedlit.client.step import Phase
 from fedlit.engines.progress import TrainingProgress
 from fedlit.inputs import Inputs
@@ -24,6 +25,20 @@ from fedlit.ranks import Ranks
 Store = dict[str, Tensor]
 Rows = Callable[[Store, Tensor], tuple[Inputs, Tensor]]
 Vary = Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+
+_FROZEN = "frozen"
+"""Prefix of the net's frozen tensors beside the data in a store."""
+
+
+def with_frozen(net: nn.Module, store: Store) -> Store:
+    """The data with the net's frozen tensors: what all lanes share, and programs have as inputs."""
+    return store | with_prefix(_FROZEN, frozen(net))
+
+
+def frozen_in(store: Store) -> Params:
+    """The net's frozen tensors among what all lanes share."""
+    return under_prefix(_FROZEN, store)
 
 
 class Pieces(Protocol):

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import begin_training, trained_buffers
 from fedlit.client.step_errors import ValueReadError
 from fedlit.engines.base import Engine, Rows
 from fedlit.engines.compiler import missing_compiler, missing_convolution
@@ -241,7 +242,7 @@ def is_unrolled(client: Client) -> str | None:
 def one_lane(client: Client) -> str | None:
     """Why the vectorized engine trains this net in one lane, or None."""
     if mixes_rows(client):
-        part = next((f"the buffer '{name}'" for name, _ in client.net.named_buffers()), "BatchNorm")
+        part = next((f"the buffer '{name}'" for name in trained_buffers(client.net)), "BatchNorm")
         return f"the net has {part}, so its batches are not padded to the fixed size that lanes need"
     return is_unrolled(client)  # vmap has no rule for LSTM
 
@@ -284,7 +285,7 @@ def draws_by_itself(client: Client, sample: Inputs) -> bool:
     """Whether a training pass of the net draws from torch's generator (nn.RReLU …); keyed dropout does not."""
     batch = repeated(sample, min(client.batch_size, COUNTED_ROWS))
     training = client.net.training
-    client.net.train()
+    begin_training(client.net)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         before = torch.random.get_rng_state()
         with KeyedDropout(torch.tensor(0)):

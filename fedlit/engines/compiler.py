@@ -106,12 +106,14 @@ def repeat_while(
     return tuple(out[1:])
 
 
-def unread_inputs(function: Callable[..., Any], args: Sequence[Tensor]) -> set[int]:
-    """Positions of the arguments that a function does not read, found by tracing it."""
+def unread_inputs(function: Callable[..., Any], args: Sequence[Tensor]) -> tuple[set[int], set[int]]:
+    """Positions of the arguments on which a function's result does not depend, and of those that it reads even so."""
     graph = traced(function, args).graph
-    graph.eliminate_dead_code()
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    return {position for position, node in enumerate(inputs) if not node.users}
+    read = {position for position, node in enumerate(inputs) if node.users}
+    graph.eliminate_dead_code()
+    unread = {position for position, node in enumerate(inputs) if not node.users}
+    return unread, unread & read
 
 
 def missing_convolution() -> str | None:

@@ -11,6 +11,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import frozen
 from fedlit.engines.device import Device
 from fedlit.engines.step_probe import net_passes
 from fedlit.inputs import Inputs, call, repeated
@@ -90,14 +91,20 @@ def estimated_step_s(client: Client, sample: Inputs, threads: int) -> float:
 
 
 def step_flop(client: Client, sample: Inputs) -> float:
-    """Floating-point operations of one pass of the net in a local step: about three forward ones over a batch."""
+    """Floating-point operations of one pass of the net in a local step: about three forward ones over a batch.
+
+    With frozen parts it is less, and counted: the backward pass computes the gradients of what is trained alone.
+    """
     rows = min(client.batch_size, COUNTED_ROWS)
     training = client.net.training
     client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
-    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
-        call(client.net, repeated(sample, rows))
+    is_whole = not frozen(client.net)
+    with torch.set_grad_enabled(not is_whole), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
+        output = call(client.net, repeated(sample, rows))
+        if not is_whole:  # a backward pass of its own: it ends at the first trained layer
+            torch.autograd.grad(output.sum(), [*client.local_params.values()], allow_unused=True)
     client.net.train(training)
-    return PASSES * float(counter.get_total_flops()) * (client.batch_size / rows)
+    return (PASSES if is_whole else 1.0) * float(counter.get_total_flops()) * (client.batch_size / rows)
 
 
 def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:

@@ -22,8 +22,8 @@ FLAGS = ("-std=c++20", "-O3", "-march=native", "-shared", "-fPIC")
 def cxx() -> str | None:
     """The C++ compiler: the one in CXX, else the first of g++, clang++ and c++; or None."""
     chosen = os.environ.get("CXX")
-    found = (shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++", "c++"]))
-    return next((name for name in found if name), None)
+    paths = (shutil.which(name) for name in ([chosen] if chosen else ["g++", "clang++", "c++"]))
+    return next((name for name in paths if name), None)
 
 
 @cache

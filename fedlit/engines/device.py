@@ -24,8 +24,8 @@ from fedlit.client.cohort import TrainedCohort
 from fedlit.client.step import Phase
 from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.distributed import DataPart
+from fedlit.engines.flat_layout import FlatLayout
 from fedlit.engines.lanes import CohortWork, LaneJob, Worker
-from fedlit.engines.program import FlatLayout
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.vectorized import VectorizedEngine
 from fedlit.errors import ConfigError, nearest

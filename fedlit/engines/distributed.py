@@ -4,7 +4,7 @@ Rows are gathered and not summed: everything after an engine runs on every rank 
 weighting or callback needs a second form. The limit is a cohort whose rows do not fit into one process.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
@@ -48,4 +48,7 @@ class DistributedEngine(Engine):
             part = DataPart(data.store, data.train.of_clients(rows), data.vary, data.largest)
             return self.engine.train(client, cohort.take(rows), part, phase).flat()
 
-        return Solved.from_flat(self.ranks.split_work(cohort.steps.tolist(), solved_part))
+        solved = Solved.from_flat(self.ranks.split_work(cohort.steps.tolist(), solved_part))
+        # Rows are exchanged by name; sums over a model's tensors need the net's order for the same bits.
+        params = {name: solved.params[name] for name in cohort.received}
+        return replace(solved, params=params, buffers={name: solved.buffers[name] for name in cohort.received_buffers})

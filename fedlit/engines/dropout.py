@@ -86,13 +86,13 @@ class KeyedDropout(TorchFunctionMode):
 
     def heads(self, *args: Any, **kwargs: Any) -> Any:
         """F.multi_head_attention_forward, which torch runs without the mode: with this file's functions inside it."""
-        own = {
+        replaced = {
             "has_torch_function": lambda _: False,
             "dropout": partial(KeyedDropout.numbers, self),
             "scaled_dot_product_attention": partial(KeyedDropout.attention, self),
         }
         torchs = F.multi_head_attention_forward
-        ours = FunctionType(torchs.__code__, torchs.__globals__ | own, torchs.__name__, torchs.__defaults__)
+        ours = FunctionType(torchs.__code__, torchs.__globals__ | replaced, torchs.__name__, torchs.__defaults__)
         return ours(*args, **kwargs)
 
     def _dropped(self, x: Tensor, shape: tuple[int, ...], p: float, training: bool, inplace: bool) -> Tensor:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedlit.client.base import Client
-from fedlit.engines.base import Rows, Store, threads
+from fedlit.engines.base import Rows, Store, frozen_in, threads, with_frozen
 from fedlit.engines.compiler import compile_program
 from fedlit.engines.device import Device
 from fedlit.inputs import mapped, split
@@ -131,7 +131,7 @@ class CompiledForward(Forward):
     def __call__(self, store: Store, models: Models) -> Params:
         """As `Forward`, but with one thread inside torch: its idle threads would take cores from the passes."""
         with threads(1):
-            return super().__call__(store, models)
+            return super().__call__(with_frozen(self.client.net, store), models)
 
     def scores(self, store: Store, pieces: Sequence[Piece]) -> Params:
         """The losses and numbers of one group."""
@@ -192,7 +192,7 @@ class Program:
             count = len(self.tensors)
             params = dict(zip(self.tensors, tensors, strict=False))
             data = dict(zip(self.stored, tensors[count:], strict=True))
-            scored = client.score(params, *rows(data, index))
+            scored = client.score(params | frozen_in(data), *rows(data, index))
             self.names = list(scored)
             return tuple(scored.values())
 

@@ -5,10 +5,11 @@ this file inside functions: importing torch's compiler takes seconds.
 """
 
 from torch._higher_order_ops.while_loop import while_loop_op
-from torch._inductor import compile, compile_fx, config, cpp_builder
+from torch._inductor import codecache, compile, compile_fx, config, cpp_builder
 from torch._inductor.cpu_vec_isa import pick_vec_isa
 
 __all__ = [
+    "codecache",
     "compile",
     "compile_fx",  # `compile` imports it when it is called
     "config",

@@ -8,22 +8,20 @@ swapped by copying rows.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import accumulate
-from math import prod
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import trained_buffers
 from fedlit.client.step import Batch, Batches, Phase, StepOutput
-from fedlit.engines.base import Rows, Store
+from fedlit.engines.base import Rows, Store, frozen_in
 from fedlit.engines.compiler import repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
+from fedlit.engines.flat_layout import FlatLayout
 from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.matmul import TURNED, are_turned, is_matrix
 from fedlit.inputs import Inputs, mapped, split
@@ -31,65 +29,6 @@ from fedlit.params import Params, clone, under_prefix, with_prefix
 
 Compiles = Literal["loop", "step"]
 """What is compiled: a loop over all steps of a call, or one step, which is called again and again."""
-
-
-@dataclass(frozen=True)
-class FlatLayout:
-    """The positions of named tensors in a flat row."""
-
-    shapes: dict[str, tuple[int, ...]]
-    skipped: frozenset[str] = frozenset()
-    """Tensors that no step reads: they keep their columns, but `write` does not fill them."""
-    as_bytes: dict[str, torch.dtype] = field(default_factory=dict)
-    """Tensors of another dtype than the row's (such as counters): one number for each byte, so that they stay exact."""
-
-    @classmethod
-    def of(cls, tensors: Mapping[str, Tensor], *, stacked: bool = False) -> "FlatLayout":
-        """The layout of these tensors; `stacked` ones have the client as first dimension."""
-        shapes = {name: tuple(value.shape[1:] if stacked else value.shape) for name, value in tensors.items()}
-        first = next((value.dtype for value in tensors.values()), None)
-        others = {name: value.dtype for name, value in tensors.items() if value.dtype != first}
-        return cls(shapes, as_bytes=others)
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """How many numbers of a row each tensor takes, in order."""
-        width = {name: dtype.itemsize for name, dtype in self.as_bytes.items()}
-        return [prod(shape) * width.get(name, 1) for name, shape in self.shapes.items()]
-
-    @cached_property
-    def places(self) -> dict[str, slice]:
-        """Tensor -> its columns in a row, except those in `skipped`."""
-        begins = accumulate(self.sizes, initial=0)
-        columns = zip(self.shapes, begins, self.sizes, strict=False)  # a row's end begins nothing
-        return {name: slice(begin, begin + size) for name, begin, size in columns if name not in self.skipped}
-
-    def split(self, flat: Tensor) -> Params:
-        """(rows, D) -> name -> (rows, *shape); views for tensors of the row's dtype."""
-        pieces = dict(zip(self.shapes, torch.split(flat, self.sizes, 1), strict=True))
-        pieces |= {name: _from_bytes(pieces[name], dtype) for name, dtype in self.as_bytes.items()}
-        return {name: pieces[name].reshape(len(flat), *shape) for name, shape in self.shapes.items()}
-
-    def join(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of `split`."""
-        parts = dict(tensors) | {name: _to_bytes(tensors[name], dtype) for name, dtype in self.as_bytes.items()}
-        return torch.cat([parts[name].reshape(len(parts[name]), -1) for name in self.shapes], 1)
-
-    def write(self, row: np.ndarray, arrays: Mapping[str, np.ndarray], k: int) -> None:
-        """Copy the k-th entry of stacked arrays into one flat row, except those in `skipped`."""
-        for name, columns in self.places.items():
-            row[columns] = arrays[name][k].reshape(-1)
-
-
-def _to_bytes(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """(rows, …) -> (rows, bytes), numbers from 0 to 255, which every floating-point format represents exactly."""
-    plain = value.to(dtype).reshape(len(value), -1).clone(memory_format=torch.contiguous_format)
-    return plain.to(torch.uint8) if dtype == torch.bool else plain.view(torch.uint8)
-
-
-def _from_bytes(numbers: Tensor, dtype: torch.dtype) -> Tensor:
-    """The inverse, without the shape. Booleans are compared: in compiled programs they cannot be views of bytes."""
-    return numbers.reshape(-1) != 0 if dtype == torch.bool else numbers.reshape(-1).to(torch.uint8).view(dtype)
 
 
 class Schedule(NamedTuple):
@@ -144,9 +83,9 @@ def channels_last(rows: Rows) -> Rows:
 def mixes_rows(client: Client) -> bool:
     """Whether the net may use the whole batch at once, as BatchNorm does, and so must not see padding.
 
-    A net with any buffer counts: a statistic of batches cannot be told from a constant.
+    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant.
     """
-    return client.fewest_rows > 1 or any(True for _ in client.net.buffers())
+    return client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
 
 
 class LocalProgram:
@@ -179,17 +118,18 @@ class LocalProgram:
         self,
         carried: Params,
         context: Params,
+        frozen: Params,
         batch: Batches,
         number: Tensor | None,
         key: Tensor | None,
         lr: Tensor,
     ) -> Params:
-        """One local step of one client, as a pure function."""
+        """One local step of one client, as a pure function; all clients share the net's frozen tensors."""
         params, memory = under_prefix("params", carried), under_prefix("memory", carried)
         state, buffers = under_prefix("state", carried), under_prefix("buffers", carried)
 
         def objective(at: Params, buffers_in: Params) -> tuple[Tensor, tuple[Tensor, Params, Params]]:
-            replaced = with_prefix("client", with_prefix("net", at | buffers_in) | context | state)
+            replaced = with_prefix("client", with_prefix("net", frozen | at | buffers_in) | context | state)
             output = functional_call(self.step_module, replaced, (batch, number, key))
             buffers_out = {
                 name: replaced[f"client.net.{name}"] for name in buffers_in
@@ -222,15 +162,16 @@ class LocalProgram:
         """Step t of every lane; idle lanes do not change."""
         index, weights = (part.index_select(0, t)[0] for part in (schedule.rows, schedule.row_weights))
         number, key = (None if part is None else part.index_select(0, t)[0] for part in (schedule.step, schedule.key))
+        frozen = frozen_in(store)
         if self.lanes == 1:  # no vmap: it turns convolutions into grouped ones, which are twice as slow
             batches = (self.cut_batches if cuts_padding else self.batches)(store, index[0], weights[0])
             own_number, own_key = (None if part is None else part[0] for part in (number, key))
-            moved = self.update(carried, context, batches, own_number, own_key, lr)
+            moved = self.update(carried, context, frozen, batches, own_number, own_key, lr)
             inputs = {id(value) for value in carried.values()}  # the loop's operator refuses an input as its output
             return {name: value.clone() if id(value) in inputs else value for name, value in moved.items()}
         batches = self.batches(store, index, weights)
-        lanes_of = (0, 0, 0, *(None if part is None else 0 for part in (number, key)), None)
-        moved = vmap(self.update, in_dims=lanes_of)(carried, context, batches, number, key, lr)
+        lanes_of = (0, 0, None, 0, *(None if part is None else 0 for part in (number, key)), None)
+        moved = vmap(self.update, in_dims=lanes_of)(carried, context, frozen, batches, number, key, lr)
         busy = weights[:, 0] > 0
         return {
             name: torch.where(busy.view(-1, *[1] * (value.dim() - 1)), value, carried[name])
@@ -296,7 +237,7 @@ class LocalProgram:
         tensors that no step reads (the received model in FedAvg, the step's number and key) stay outside.
 
         Args:
-            store: the data set.
+            store: the data set, and the net's frozen tensors.
             examples: tensors with the shapes of the program's inputs (see `vectorized.CompiledForm`).
             compiles: the loop, or one step; a net that mixes rows then needs full batches.
             loops: which loops and products it will have.
@@ -307,6 +248,7 @@ class LocalProgram:
 
         def one_step(t: Tensor, carried: Sequence[Tensor], fixed: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
             data, context = under_prefix("store", fixed), under_prefix("context", fixed)
+            context |= {name: fixed["lr"].new_zeros(like.shape, dtype=like.dtype) for name, like in idle.items()}
             schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"), fixed.get("key"))
             start = turn(dict(zip(names, carried, strict=True)), turned)
             moved = turn(self.step(t, start, turn(context, turned), data, schedule, fixed["lr"]), turned)
@@ -318,11 +260,14 @@ class LocalProgram:
 
         flat, context, *rest, t0, _ = examples
         start, fixed = self.unpack(flat, self.carried, turned), fixed_of(context, rest)
-        unread = unread_inputs(
+        idle: Params = {}
+        unread, without_effect = unread_inputs(
             lambda t, *args: one_step(t, args[: len(names)], dict(zip(fixed, args[len(names) :], strict=True))),
             [t0, *start.values(), *fixed.values()],
         )
         skipped = frozenset(name for k, name in enumerate(reads, 1 + len(names)) if k in unread)
+        # A step may read a tensor without effect on what it returns (a term without a gradient): it gets zeros.
+        idle |= {name: fixed[f"context.{name}"] for k, name in enumerate(reads, 1 + len(names)) if k in without_effect}
         self.context_read = replace(self.context, skipped=skipped)
         # Only these inputs may be left out: a step that reads no data still gathers its batch.
         optional = [*(f"context.{name}" for name in reads), "step", "key"]

@@ -7,14 +7,17 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
+from typing import Any
+
+import torch
 
 from fedlit.engines.inductor_loops import Loops
 from fedlit.errors import RunError
-from fedlit.files import cache_home, make_private
+from fedlit.files import cache_home, make_private, replacing
 
 log = logging.getLogger("fedlit")
 
@@ -36,13 +39,44 @@ def use_cache_folder(loops: Loops = "lean") -> None:
 @cache
 def build_whole_files() -> None:
     """Let torch's C++ builds appear at once: a half library, left by a kill, would be loaded by every later run."""
-    from fedlit.engines.inductor import cpp_builder
+    from fedlit.engines.inductor import codecache, cpp_builder
 
     cpp_builder.run_compile_cmd = partial(build_beside, cpp_builder.run_compile_cmd)
+    find = codecache._precompile_header
+    codecache._precompile_header = partial(known_header, find)  # type: ignore[assignment]  # no cache is asked for
+
+
+_UNCHECKED: dict[str, Callable[[], str]] = {}
+"""Path of a precompiled header that was taken on trust -> what finds the one that is right."""
+
+
+def known_header(find: Callable[..., str], header: str, command_line: str, **options: Any) -> str:
+    """The path of torch's precompiled header; where it was found before, without hashing all that it includes.
+
+    torch asks for it even if no program has to be built, and takes longer to find it than to load a program. Before
+    anything is built with it, it is found by torch (`build_beside`).
+    """
+    key = hashlib.sha256("\0".join((header, command_line, torch.__version__)).encode()).hexdigest()[:16]
+    note = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) / f"header-{key}"
+
+    def found() -> str:
+        path = find(header, command_line, **options)
+        with suppress(OSError), replacing(note, shared=True) as draft:
+            draft.write_text(path)
+        return path
+
+    with suppress(OSError):
+        path = note.read_text()
+        if Path(path).exists():
+            _UNCHECKED[path] = found
+            return path
+    return found()
 
 
 def build_beside(run: Callable[[str, str], None], command_line: str, cwd: str) -> None:
     """Run the C++ compiler into a temporary file and rename it when complete; torch holds a lock on the target."""
+    for header in [header for header in _UNCHECKED if header in command_line]:
+        command_line = command_line.replace(header, _UNCHECKED.pop(header)())
     words = shlex.split(command_line)
     index = words.index("-o") + 1
     output = Path(words[index])

@@ -10,12 +10,13 @@ from torch import Tensor
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
 from fedlit.client.local_optimizers import LocalOptimizer
+from fedlit.client.net_parts import begin_training, trained_buffers
 from fedlit.client.step import Batch, Batches, Phase, StepOutput, state_name
 from fedlit.engines.base import BatchPlan, Engine, Solved, Store, TrainData
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.errors import located
 from fedlit.keys import Purpose, torch_seed
-from fedlit.params import Params, at_least_float32, clone, copy_into, row, stack
+from fedlit.params import Params, at_least_float32, clone, copy_into, overwrite, row, stack
 
 
 class SequentialEngine(Engine):
@@ -34,7 +35,7 @@ class SequentialEngine(Engine):
         memories: list[Params] = []
         losses: list[Tensor] = []
         carried = {state_name(name): rows.clone() for name, rows in client.carried_rows(cohort).items()}
-        client.net.train()
+        begin_training(client.net)
         self._masks = True
         plan = self.planner(client, cohort, data, phase)
         self.progress.begin(int((cohort.steps > 0).sum()), int(cohort.steps.sum()))
@@ -47,8 +48,8 @@ class SequentialEngine(Engine):
             )
             losses.append(loss)
             memories.append(memory_after)
-            trained.append(clone(dict(client.net.named_parameters())))
-            buffers.append(clone(dict(client.net.named_buffers())))
+            trained.append(clone(client.local_params))
+            buffers.append(clone(trained_buffers(client.net)))
             self.progress.count(clients=int(cohort.steps[k] > 0))
         return Solved(stack(trained), stack(buffers), torch.stack(losses), stack(memories), carried)
 
@@ -69,6 +70,7 @@ class SequentialEngine(Engine):
         The client's row of `carried` gets the values of its last step.
         """
         tasks: list[Tensor] = []
+        net_params = client.local_params  # to look for them takes as long as to multiply by them in a small net
         keys = self.mask_keys(cohort, phase, k) if self._masks else None
         with self.drawing(
             torch_seed(self.seed, Purpose.DROPOUT, round=cohort.draw_rounds[k], client=cohort.clients[k])
@@ -76,14 +78,14 @@ class SequentialEngine(Engine):
             who = f"in round {cohort.run_round}, client {cohort.clients[k]}"
             for step in range(int(cohort.steps[k])):
                 with located(f"{who}, local step {step + 1} ({phase.step_method})"):
-                    params = clone(client.local_params)
-                    copy_into(client.net, optimizer.point(params, memory))
+                    params = clone(net_params)
+                    overwrite(net_params, optimizer.point(params, memory))
                     batches = self._batches(client, store, plan, step)
                     output = self._output(client, phase, batches, step, None if keys is None else keys[step])
-                    grads = gradients(output, client.local_params)
+                    grads = gradients(output, net_params)
                     with torch.no_grad():
                         moved, memory = optimizer.step(params, grads, memory, cohort.lr)
-                        copy_into(client.net, moved)
+                        overwrite(net_params, moved)
                     self._carry(client, carried, output, k)
                 tasks.append(output.task)
                 self.ranks.heartbeat()

@@ -16,6 +16,7 @@ from torch.func import functional_call, vmap
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import begin_training, frozen
 from fedlit.client.step import Batch, Batches, StepOutput
 from fedlit.client.step_errors import ValueReadError
 from fedlit.engines.convolution import Convolution
@@ -23,7 +24,7 @@ from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.program import StepModule, mixes_rows
 from fedlit.errors import located
 from fedlit.inputs import Inputs, joined, mapped, repeated
-from fedlit.params import Params, clone
+from fedlit.params import Params, clone, with_prefix
 
 MOST_ROWS = 256
 """Most rows of a tried batch."""
@@ -70,7 +71,7 @@ def _pair(value: Tensor) -> Tensor:
 def training(client: Client) -> Iterator[None]:
     """Put the net into training mode inside the block."""
     before = client.net.training
-    client.net.train()
+    begin_training(client.net)
     try:
         yield
     finally:
@@ -154,8 +155,10 @@ def _tried(client: Client, method: str, sample: Inputs, padding: int) -> Params:
 
 
 def read_by_a_step(client: Client) -> Params:
-    """The tensors that a step may read: the net's parameters, the received model, states and what the server sends."""
-    return dict(client.named_parameters()) | dict(client.named_buffers())
+    """The tensors that a step reads and that differ by client: the net's trained ones, the received model, states …"""
+    everything = dict(client.named_parameters()) | dict(client.named_buffers())
+    shared = with_prefix("net", frozen(client.net))
+    return {name: value for name, value in everything.items() if name not in shared}
 
 
 def _shifted(value: Tensor, generator: torch.Generator) -> Tensor:

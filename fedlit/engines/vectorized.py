@@ -14,12 +14,14 @@ from torch import Tensor
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
+from fedlit.client.net_parts import begin_training
 from fedlit.client.step import Phase, ProgramKey, state_name
-from fedlit.engines.base import Engine, Rows, Solved, Store, TrainData, batch_rows, threads
+from fedlit.engines.base import Engine, Rows, Solved, Store, TrainData, batch_rows, threads, with_frozen
 from fedlit.engines.compiler import compile_program, entry_address
+from fedlit.engines.flat_layout import FlatLayout
 from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.lanes import CohortWork, LaneJob, LaneProgram, Worker, assign_lanes
-from fedlit.engines.program import Compiles, FlatLayout, LocalProgram, Schedule, channels_last
+from fedlit.engines.program import Compiles, LocalProgram, Schedule, channels_last
 from fedlit.errors import located
 from fedlit.params import Params, at_least_float32, under_prefix, with_prefix
 
@@ -90,7 +92,7 @@ class VectorizedEngine(Engine):
 
     def _cohort_work(self, client: Client, cohort: TrainedCohort, data: TrainData, phase: Phase) -> CohortWork:
         """The work of a cohort."""
-        client.net.train()
+        begin_training(client.net)
         carried = self._carried(client, cohort, phase)
         if phase.program not in self._layouts:
             self._layouts[phase.program] = FlatLayout.of(carried, stacked=True)
@@ -100,7 +102,7 @@ class VectorizedEngine(Engine):
             context=context,
             plan=self.planner(client, cohort, data, phase),
             keys=partial(self.mask_keys, cohort, phase),
-            store=data.store,
+            store=with_frozen(client.net, data.store),
             lr=like.new_full((), cohort.lr),
             batch_rows=batch_rows(client, data),
             clients=cohort.clients,

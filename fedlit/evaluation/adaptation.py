@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedlit.client.net_parts import parameters_of
+from fedlit.client.net_parts import parameters_of, trained
 from fedlit.client.step import Adaptation
 from fedlit.data.ragged import Ragged
 from fedlit.engines.base import BatchPlan, plan_batches
@@ -27,6 +27,7 @@ from fedlit.engines.forward import CHUNK, HELD_BYTES
 from fedlit.evaluation.evaluator import Evaluator
 from fedlit.inputs import Inputs, mapped
 from fedlit.keys import Purpose, generator
+from fedlit.metrics.user_scores import OwnScores
 from fedlit.params import Params, per_client, row, stack
 
 log = logging.getLogger("fedlit")
@@ -104,22 +105,23 @@ class Adapter:
 
     def measured(
         self, users: Sequence[int], model_of: Callable[[int], Model], steps: Sequence[Adaptation], round: int
-    ) -> dict[int, Params]:
-        """User -> sums over its own test, of its model after these adaptations; processes share the users."""
+    ) -> dict[int, OwnScores]:
+        """User -> scores on its own test, of its model after these adaptations; processes share the users."""
         tests, groups = self.data.everyone.test, self.groups(users, steps)
         if not groups:
             return {}
         costs = [sum(int(tests.sizes[user]) + self.cost(user, steps) for user in group) for group in groups]
 
-        def sums_of(numbers: list[int]) -> Params:
-            return self.evaluator.sums_of_each(
+        def rows_of(numbers: list[int]) -> Params:
+            return self.evaluator.rows_of_each(
                 (model, tests[user])
                 for number in numbers
                 for user, model in zip(groups[number], self.group(groups[number], model_of, steps, round), strict=True)
             )
 
-        sums = self.evaluator.ranks.split_work(costs, sums_of, [len(group) for group in groups])
-        return {user: row(sums, number) for number, user in enumerate(user for group in groups for user in group)}
+        lengths = [sum(int(tests.sizes[user]) for user in group) for group in groups]
+        scored = self.evaluator.ranks.split_work(costs, rows_of, lengths)
+        return self.evaluator.own_scores([user for group in groups for user in group], scored)
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
@@ -141,7 +143,7 @@ class Adapter:
 
     def _width(self, step: Adaptation) -> int:
         """Users of a group: so many that neither their batches nor their models take much memory."""
-        model = sum(value.nbytes for value in self.client.net.state_dict().values())
+        model = sum(value.nbytes for value in trained(self.client.net).values())
         return max(1, min(CHUNK // self._batch_size(step), int(HELD_BYTES / max(1, model))))
 
     def _batches(self, user: int, step: Adaptation, round: int) -> list[Tensor]:

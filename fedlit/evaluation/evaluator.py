@@ -1,21 +1,25 @@
 """Scores of models: the global model on all rows in one pass, a user's model on this user's rows."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
 from fedlit.client.base import Client
-from fedlit.client.tasks import LOSSES
+from fedlit.client.tasks import LOSSES, OUTPUTS, TARGETS
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
 from fedlit.engines.forward import CHUNK, Forward, Models
-from fedlit.metrics.measures import Measure
-from fedlit.metrics.user_scores import UserScores, by_user, distribution, entropy, gini
+from fedlit.metrics.measures import Measure, Valued
+from fedlit.metrics.user_scores import OwnScores, Predicted, UserScores, by_user, distribution, entropy, gini
 from fedlit.params import Params, row, scale, stack
 from fedlit.ranks import Ranks
+
+log = logging.getLogger("fedlit")
 
 
 class Evaluator:
@@ -44,7 +48,7 @@ class Evaluator:
         self.forward = forward or Forward(client, data.plain_rows, self.device, self.ranks)
         tests = data.everyone.test
         self.counts = torch.from_numpy(tests.sizes).double()
-        self._owners = torch.from_numpy(tests.owners)
+        self._remarked: set[str] = set()
         user_rows = tests.joined
         # All rows on which z is measured, each once; `_own` and `_pooled` are positions in it.
         self._rows = torch.unique(torch.cat([user_rows, data.global_test]))
@@ -72,35 +76,77 @@ class Evaluator:
     def global_model(self, model: Mapping[str, Tensor]) -> tuple[dict[str, float], UserScores]:
         """The metrics of the global model, and its scores on every user's own test."""
         scored = self._score_together(model, self._rows)
-        users = self._users(
-            {name: by_user(part[self._own], self._owners, len(self.counts)) for name, part in scored.items()}
-        )
+        users = self._users({name: part[self._own] for name, part in scored.items()})
         metrics = self._pooled_metrics("global", {name: part[self._pooled] for name, part in scored.items()})
         if self.has_own_tests:
-            metrics |= user_metrics(users, self.client.task.measures)
+            metrics |= user_metrics(users, self.client.measures)
         if len(self.data.global_val):
             metrics |= self._pooled_metrics("val", self._score_together(model, self.data.global_val))
         return metrics, users
 
-    def _users(self, sums: Params) -> UserScores:
-        return UserScores({name: part for name, part in sums.items() if name != LOSSES}, sums[LOSSES], self.counts)
+    def _users(self, scored: Params) -> UserScores:
+        """Scores of all users, from the rows of all own tests."""
+        own = self._own_tests(scored, self.counts.long().tolist())
+        return UserScores(own.sums, own.losses, self.counts, dict(enumerate(own.predicted)))
 
     def _pooled_metrics(self, group: str, scored: Params) -> dict[str, float]:
         """Measures and mean loss over these rows, each of which counts once."""
-        count = torch.tensor(float(len(scored[LOSSES])), dtype=torch.float64)
-        measured = {
-            f"{group}/{measure.name}": float(measure.value(scored[measure.name].double().sum(0), count))
-            for measure in self.client.task.measures
-        }
+        measured = {f"{group}/{measure.name}": pooled_value(measure, scored) for measure in self.client.measures}
         return measured | {f"{group}/loss": float(scored[LOSSES].double().mean())}
 
-    def user_sums(self, model: Mapping[str, Tensor], users: Sequence[int]) -> dict[int, Params]:
-        """User -> the same sums as `sums`, of one model on the user's own test; all ranks share the rows."""
-        tests = self.data.everyone.test.of_clients(users)
-        owners = torch.from_numpy(tests.owners)
-        scored = self._score_together(model, tests.joined) if len(owners) else {}
-        sums = {name: by_user(part, owners, len(users)) for name, part in scored.items()}
-        return {user: row(sums, place) for place, user in enumerate(users)}
+    def user_sums(self, model: Mapping[str, Tensor], users: Sequence[int]) -> dict[int, OwnScores]:
+        """User -> the scores of one model on the user's own test; all ranks share the rows."""
+        rows = self.data.everyone.test.of_clients(users).joined
+        return self.own_scores(users, self._score_together(model, rows)) if len(rows) else {}
+
+    def own_scores(self, users: Sequence[int], scored: Params) -> dict[int, OwnScores]:
+        """User -> its scores, from the rows of these users' tests, one user after the other."""
+        own = self._own_tests(scored, self.data.everyone.test.sizes[list(users)].tolist())
+        predicted: Sequence[Predicted | None] = own.predicted or [None for _ in users]
+        return {
+            user: OwnScores(row(own.sums, place), own.losses[place], predicted[place])
+            for place, user in enumerate(users)
+        }
+
+    def _own_tests(self, scored: Params, sizes: list[int]) -> "OwnTests":
+        """The rows of users with so many rows each, reduced for each user."""
+        sums = sums_of(scored, sizes)
+        losses = sums.pop(LOSSES)
+        if OUTPUTS not in scored:
+            return OwnTests(sums, losses, [])
+        parts = [torch.split(scored[name], sizes) for name in (OUTPUTS, TARGETS)]
+        predicted = list(zip(*parts, strict=True))
+        for measure in self.client.measures:
+            if measure.of_outputs is not None:
+                sums[measure.name] = self._value_of_each(measure, predicted).unsqueeze(1)
+        return OwnTests(sums, losses, predicted)
+
+    def _value_of_each(self, measure: Measure, predicted: Sequence[Predicted]) -> Tensor:
+        """(users,) a measure that is not a sum over rows; processes share the users."""
+        compute, remarks = measure.of_outputs, []
+        assert compute is not None
+
+        def values_of(numbers: list[int]) -> Params:
+            values = []
+            for number in numbers:
+                output, y = predicted[number]
+                valued = compute(output, y) if len(y) else Valued(torch.nan)
+                values.append(valued.value)
+                remarks.extend([valued.remark] if valued.remark else [])
+                self.ranks.heartbeat()
+            return {"values": torch.tensor(values, dtype=torch.float64)}
+
+        sizes = [len(y) for _, y in predicted]
+        values = self.ranks.split_work(sizes, values_of)["values"]
+        if remarks and measure.name not in self._remarked:
+            self._remarked.add(measure.name)
+            without = int((values.isnan() & (torch.tensor(sizes) > 0)).sum())
+            log.info(remark(measure, remarks, without, sum(size > 0 for size in sizes)))
+        return values
+
+    def value(self, measure: Measure, model: Mapping[str, Tensor], rows: Tensor) -> float:
+        """A measure of a model on these rows; computed by this rank alone."""
+        return pooled_value(measure, self._score([(model, rows)]))
 
     def sums(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """Losses and summands of the measures, summed over the rows; computed by this rank alone."""
@@ -115,9 +161,11 @@ class Evaluator:
                 sizes.append(len(rows))
                 yield model, rows
 
-        scored = self._score(counted())
-        owners = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-        return {name: by_user(part, owners, len(sizes)) for name, part in scored.items()}
+        return sums_of(self.rows_of_each(counted()), sizes)
+
+    def rows_of_each(self, models: Models) -> Params:
+        """Losses and summands of every model on its own rows, one model after the other; by this rank alone."""
+        return self._score(models)
 
     def loss(self, model: Mapping[str, Tensor], rows: Tensor) -> float:
         """f on training rows: their mean loss, plus the l2 term if there is one."""
@@ -157,7 +205,7 @@ class Evaluator:
     def gradient(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """The gradient of f on these rows, with the l2 term, in evaluation mode; zeros if there are no rows."""
         model, store = self.device.sent(model), self.device.store(self.data.store)
-        trainable = {name: model[name].detach() for name, _ in self.client.net.named_parameters()}
+        trainable = {name: model[name].detach() for name in self.client.local_params}
         buffers = {name: value for name, value in model.items() if name not in trainable}
         total = {name: torch.zeros_like(value) for name, value in trainable.items()}
         with self.evaluating(), self.device.computing():
@@ -171,10 +219,10 @@ class Evaluator:
         return self.device.home_one(total)
 
     def _l2_term(self, model: Mapping[str, Tensor]) -> float:
-        """l2/2 |x|² over the model's parameters, without its buffers."""
+        """l2/2 |x|² over the model's trained parameters."""
         if not self.client.l2:
             return 0.0
-        return float(self.client.l2_term({name: model[name] for name, _ in self.client.net.named_parameters()}))
+        return float(self.client.l2_term({name: model[name] for name in self.client.local_params}))
 
     def _score_together(self, model: Mapping[str, Tensor], rows: Tensor) -> Params:
         """(rows,) losses and (rows, k) summands of the measures, by all ranks; each rank scores whole chunks."""
@@ -192,6 +240,41 @@ class Evaluator:
         """The same for several models, by this rank alone, in evaluation mode, without gradients."""
         with self.evaluating():
             return self.forward(self.data.store, models)
+
+
+@dataclass(frozen=True)
+class OwnTests:
+    """Some users, each with a model on its own test."""
+
+    sums: Params
+    """(users, k) sums, and values, as in `OwnScores`."""
+    losses: Tensor
+    """(users,) sums."""
+    predicted: list[Predicted]
+    """Outputs and targets of each; empty if no measure needs them."""
+
+
+def sums_of(scored: Params, sizes: Sequence[int]) -> Params:
+    """(models, k) the sums over each model's rows, of which there are so many."""
+    owners = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes, dtype=torch.int64))
+    summed = {name: part for name, part in scored.items() if name not in (OUTPUTS, TARGETS)}
+    return {name: by_user(part, owners, len(sizes)) for name, part in summed.items()}
+
+
+def pooled_value(measure: Measure, scored: Params) -> float:
+    """A measure of all these rows together."""
+    if measure.of_outputs is not None:
+        return measure.of_outputs(scored[OUTPUTS], scored[TARGETS]).value if len(scored[TARGETS]) else torch.nan
+    count = torch.tensor(float(len(scored[LOSSES])), dtype=torch.float64)
+    return float(measure.value(scored[measure.name].double().sum(0), count))
+
+
+def remark(measure: Measure, remarks: Sequence[str], without: int, users: int) -> str:
+    """A sentence about users for whom a measure has no value, and those for whom it has a doubtful one."""
+    parts = [f"has no value for {without} of {users} users, who count in no mean"] if without else []
+    if len(remarks) > without:
+        parts.append(f"has a doubtful value, which counts, for {len(remarks) - without} of {users} users")
+    return f"{measure.label} {', and '.join(parts)}: {max(remarks, key=len)}"
 
 
 def user_metrics(users: UserScores, measures: Sequence[Measure]) -> dict[str, float]:

@@ -11,7 +11,6 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
 from fedlit.client.specs import number_states
 from fedlit.client.step import Adaptation, FinetuneFrom, Personal
-from fedlit.client.tasks import LOSSES
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.device import Device
 from fedlit.engines.forward import Forward
@@ -26,8 +25,8 @@ from fedlit.evaluation.round_metrics import (
     user_records,
 )
 from fedlit.evaluation.user_models import UserModels
-from fedlit.metrics.user_scores import UserScores
-from fedlit.params import Params, sq_norm, stack
+from fedlit.metrics.user_scores import OwnScores, UserScores
+from fedlit.params import Params, sq_norm
 from fedlit.ranks import Ranks
 
 
@@ -88,7 +87,7 @@ class RoundEvaluator:
         self.evaluator = Evaluator(client, data, self.ranks, device, forward)
         self.adapter = Adapter(self.evaluator, options.seed)
         self._check_extra()
-        self._kept: dict[str, dict[int, Params]] = {"local": {}, "personal": {}, "finetuned": {}}
+        self._kept: dict[str, dict[int, OwnScores]] = {"local": {}, "personal": {}, "finetuned": {}}
 
     @property
     def parts(self) -> MetricGroups:
@@ -145,7 +144,7 @@ class RoundEvaluator:
         self, cohort: WeighedCohort | None, model: Mapping[str, Tensor], number: int
     ) -> tuple[dict[str, float], dict[str, Any]]:
         parts, local, personal = self.parts, None, None
-        measures = self.client.task.measures
+        measures = self.client.measures
         values, users = self.evaluator.global_model(model)
         values |= self.extra(model)
         if cohort is not None and parts.tested and not self.client.pools_data:
@@ -204,12 +203,11 @@ class RoundEvaluator:
         """The task's first measure of each of these models, on the pooled test; processes share the models."""
         rows, first = self.data.global_test, self.client.task.first
 
-        def sums_of(numbers: list[int]) -> Params:
-            return stack([{"sums": self.evaluator.sums(models[number], rows)[first.name]} for number in numbers])
+        def values_of(numbers: list[int]) -> Params:
+            values = [self.evaluator.value(first, models[number], rows) for number in numbers]
+            return {"values": torch.tensor(values, dtype=torch.float64)}
 
-        sums = self.ranks.split_work([1] * len(models), sums_of)["sums"]
-        counts = torch.full((len(models),), len(rows), dtype=torch.float64)
-        values: list[float] = first.value(sums, counts).tolist()
+        values: list[float] = self.ranks.split_work([1] * len(models), values_of)["values"].tolist()
         return values
 
     def local_models(self, shared: UserScores) -> UserScores:
@@ -263,7 +261,4 @@ class RoundEvaluator:
         scores = self.adapter.measured([user for user in users if user not in kept], model_of, steps, round)
         scores |= {user: kept[user] for user in users if user in kept}
         kept |= {user: scores[user] for user in users if changes_only_by_training(user)}
-        sums = {name: value.clone() for name, value in (dict(shared.sums) | {LOSSES: shared.losses}).items()}
-        for name, value in (stack([scores[user] for user in users]) if users else {}).items():
-            sums[name][users] = value
-        return UserScores(sums, sums.pop(LOSSES), shared.counts)
+        return shared.replaced({user: scores[user] for user in users})

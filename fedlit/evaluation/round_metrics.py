@@ -52,7 +52,7 @@ class MetricGroups:
 
 def round_columns(client: Client, parts: MetricGroups) -> list[str]:
     """The columns of metrics.csv after `round`; fixed when a run starts (docs/metrics.md defines each)."""
-    measures = client.task.measures
+    measures = client.measures
     names = [measure.name for measure in measures]
     extremes = (*(names if parts.tested else ()), "weight", "size_share")
     return [
@@ -92,8 +92,14 @@ def _personal_spread(measure: Measure) -> list[str]:
     return [f"{measure.name}_{name}" for name in ("min", "max", "var", measure.tail)]
 
 
-def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
-    """The metrics of every round, which need no evaluation of a model."""
+def round_metrics(cohort: WeighedCohort, client: Client, told_numbers: int = 0) -> dict[str, float]:
+    """The metrics of every round, which need no evaluation of a model.
+
+    Args:
+        cohort: of all servers that stepped.
+        client: the algorithm.
+        told_numbers: how many numbers a client sends besides, because the weighting or a callback reads them.
+    """
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
     distance, total = cohort.distances.numpy()[reports], sizes[reports].sum()
@@ -107,7 +113,7 @@ def round_metrics(cohort: WeighedCohort, client: Client) -> dict[str, float]:
         values |= {curve: float(_STATISTICS[statistic](numbers)) for curve, statistic in curves.items()}
     down, up = client.traffic()
     number_mb = next(iter(cohort.received.values())).element_size() / 1e6
-    up_mb = int(reports.sum()) * up * number_mb
+    up_mb = int(reports.sum()) * (up + told_numbers) * number_mb
     if len(cohort.sent_bytes) == len(cohort.clients):  # callbacks of all servers have filled it
         up_mb += float(cohort.sent_bytes.numpy()[reports].sum()) / 1e6
         up_mb -= int(reports.sum()) * client.model_numbers * number_mb

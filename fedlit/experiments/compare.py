@@ -54,11 +54,11 @@ class Comparison(Experiment):
 
     def runs(self) -> dict[str, list[Run]]:
         """The finished runs of this comparison, by the names of the configs."""
-        found: dict[str, list[Run]] = {config.name: [] for config in self.configs}
+        runs: dict[str, list[Run]] = {config.name: [] for config in self.configs}
         for job in self.jobs():
             if self.trial_log.trials[job.name].status == "finished":
-                found[str(job.parameters["config"])].append(read_run(job.folder))
-        return found
+                runs[str(job.parameters["config"])].append(read_run(job.folder))
+        return runs
 
 
 def read_configs(names: Sequence[str], overrides: Sequence[str], *, data_seeds: bool) -> list[Config]:

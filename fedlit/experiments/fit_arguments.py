@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 from jsonargparse import Namespace
@@ -9,6 +10,7 @@ from jsonargparse import Namespace
 from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
 from fedlit.errors import ConfigError
+from fedlit.server.base import ServerCallback
 from fedlit.trainer.trainer import FederatedTrainer, quiet_lightning
 
 _OURS = {
@@ -39,7 +41,10 @@ def check_fit(arguments: Sequence[str]) -> Any:
 
 
 def made_parts(arguments: Sequence[str]) -> Any:
-    """The algorithm of a command line (`model`), and what its trainer is given (`trainer`), as objects."""
+    """The algorithm of a command line (`model`), and what its trainer is given (`trainer`), as objects.
+
+    Of callbacks only those of servers: others may write when they are made.
+    """
     with plain_refusals():
         return _made(_parsed(arguments), ("trainer", "model"))
 
@@ -52,9 +57,15 @@ def made_model(arguments: Sequence[str]) -> Any:
 
 def _made(cli: ParsedFit, names: Sequence[str]) -> Any:
     trainer = cli.config.trainer.clone()
-    trainer.logger, trainer.callbacks, trainer.run = False, None, None  # they may write when they are made
+    trainer.logger, trainer.run = False, None  # they may write when they are made, as Lightning's callbacks may
+    given = trainer.callbacks or []
+    trainer.callbacks = [one for one in (given if isinstance(given, list) else [given]) if _is_of_a_server(one)]
     parts = {name: trainer if name == "trainer" else cli.config[name] for name in names}
     return cli.parser.instantiate(Namespace(**parts))  # type: ignore[no-untyped-call]  # jsonargparse's has no types
+
+
+def _is_of_a_server(callback: Namespace) -> bool:
+    return issubclass(resolve_name(callback.class_path), ServerCallback)
 
 
 def _parsed(arguments: Sequence[str]) -> ParsedFit:

@@ -165,8 +165,8 @@ def rounds_done(metrics: Path) -> int:
 def reason_of(code: int, said: str) -> str:
     """The last paragraph that fedlit said, else the last line of all, with how the process ended."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    own = [line.removeprefix("fedlit: ") for line in lines if line.startswith("fedlit: ")]
-    last = (own or lines or ["it said nothing"])[-1]
+    errors = [line.removeprefix("fedlit: ") for line in lines if line.startswith("fedlit: ")]
+    last = (errors or lines or ["it said nothing"])[-1]
     killer = signal_of(code)
     if killer is None:
         return last

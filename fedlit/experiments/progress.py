@@ -74,12 +74,12 @@ class Board:
         self.done += outcome.status == "finished"
         self.failed += outcome.status == "failed"
         self._processes = [process for process in self._processes if process.job is not outcome.job]
-        place = f"{self.done + self.failed}/{self.total} {outcome.job.name}"
+        position = f"{self.done + self.failed}/{self.total} {outcome.job.name}"
         about = f" ({outcome.job.about})" if outcome.job.about else ""
         how = f"{outcome.status} after {duration(outcome.seconds)}"
         note = f", {outcome.note}" if outcome.note else ""
         why = f": {outcome.reason}" if outcome.reason else ""
-        self._say(f"{place}{about} {how}{note}{self.time_left()}{why}")
+        self._say(f"{position}{about} {how}{note}{self.time_left()}{why}")
 
     def skip(self, *, failed: bool, cost: float = 1.0) -> None:
         """Count a job that an earlier command ran."""

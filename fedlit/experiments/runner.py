@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from fedlit.experiments.fork_server import ForkServer
+from fedlit.experiments.fork_server import IMPORTED, ForkServer
 from fedlit.experiments.jobs import Job, JobResult, Process, share_cores, start
 from fedlit.experiments.progress import Board
 from fedlit.results.lock import FolderLock
@@ -32,13 +32,13 @@ class Runner:
 
     def run(self, jobs: Iterator[Job | None]) -> bool:
         """Whether all were run; False if Ctrl-C or SIGTERM came, after the running ones have finished their round."""
-        told = 0
+        stops = 0
         with self.board, told_to_stop(self):
             try:
                 while self._fill(jobs) or self.running:
-                    if self.asked_to_stop > told:
-                        told = self.asked_to_stop
-                        self._stop(at_once=told > 1)
+                    if self.asked_to_stop > stops:
+                        stops = self.asked_to_stop
+                        self._stop(at_once=stops > 1)
                     self._collect()
                     self.board.show(list(self.running.values()))
                     time.sleep(_SECONDS_BETWEEN_LOOKS)
@@ -90,6 +90,7 @@ class Runner:
             process.wait()
         for seat in self.seats:
             seat.close()
+        IMPORTED.close()
 
 
 @contextmanager

@@ -45,8 +45,8 @@ class TrialLog:
         """The record in a file, or a new one where there is none; ConfigError if it is of something else."""
         trial_log = cls(path, about)
         try:
-            held = read_json(path)
-            for entry in held.get("trials", []):
+            content = read_json(path)
+            for entry in content.get("trials", []):
                 trial = Trial(**entry)
                 trial_log.trials[trial.name] = trial
         except (RunError, TypeError) as error:
@@ -54,7 +54,7 @@ class TrialLog:
                 f"{path} is damaged: fedlit replaces it as a whole, so something else wrote to it. Delete it and "
                 "repeat the command; finished runs stay and are not run again."
             ) from error
-        known = held.get("about", {})
+        known = content.get("about", {})
         changed = [name for name in about if name in known and known[name] != about[name]]
         if changed:
             begun = [f" It was begun with {known[name]}." for name in changed if str(known[name]).startswith("--")]

@@ -4,11 +4,13 @@ A measure has numbers for each row that are summed (`rows`), and a formula for t
 data gives it for every user and for all samples pooled, in several processes, and for users' own models. A new measure
 per user is one `Measure` in the `measures` of a task: columns, tables, figures, the dashboard and W&B follow.
 The formulas are those of torchmetrics. Only methods of tensors are used: `fedlit list` needs no torch.
+A measure that is not a sum over rows, such as AUROC, is a function of the outputs and targets of exactly a user's rows
+(`of_outputs`); `from_torchmetrics.py` makes such measures.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,9 +36,28 @@ def columns(values: "Tensor") -> "Tensor":
     return values.unsqueeze(1) if values.dim() == 1 else values.flatten(1)
 
 
+def no_sums(output: "Tensor", y: "Tensor") -> "Tensor":
+    """Stands for the numbers of a measure that is not a sum over rows."""
+    raise NotImplementedError("This measure is not a sum over rows: `of_outputs` gives it.")
+
+
+def as_given(sums: "Tensor", counts: "Tensor") -> "Tensor":
+    """The value itself, which stands among the sums of a user; NaN without rows."""
+    return sums[..., 0].where(counts > 0, float("nan"))
+
+
 def unknown(output: "Tensor", y: "Tensor") -> "Tensor":
     """Stands for the formula of a measure that was read from a run's folder, which holds only its label."""
     raise NotImplementedError("This measure was read from a run's folder, which holds its words but not its formula.")
+
+
+class Valued(NamedTuple):
+    """The value of a measure on some rows, and what there is to say of it."""
+
+    value: float
+    """NaN where the measure is not defined."""
+    remark: str = ""
+    """Why it is not defined, or doubtful; empty if it is neither."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +71,8 @@ class Measure:
         value: the sums (..., k) and counts of rows (...) -> the measure (...); the mean unless given.
         unit: `share` for what lies in [0, 1] and is shown in percent.
         best: which way is better.
+        of_outputs: outputs of the net and y, of exactly a user's rows -> the measure; for one that is not a sum over
+            rows. `rows` is `no_sums` then, and `value` `as_given`.
     """
 
     name: str
@@ -58,6 +81,7 @@ class Measure:
     value: "Callable[[Tensor, Tensor], Tensor]" = share
     unit: Literal["share", ""] = ""
     best: Literal["max", "min"] = "max"
+    of_outputs: "Callable[[Tensor, Tensor], Valued] | None" = None
 
     @property
     def tail(self) -> str:
@@ -76,6 +100,14 @@ def _hits(output: "Tensor", y: "Tensor") -> "Tensor":
 
 def _token_hits(output: "Tensor", y: "Tensor") -> "Tensor":
     return _over_tokens((output.argmax(-1) == y).double(), y)
+
+
+def _label_hits(output: "Tensor", y: "Tensor") -> "Tensor":
+    return ((output > 0) == (y > 0)).double().mean(1)
+
+
+def _pixel_hits(output: "Tensor", y: "Tensor") -> "Tensor":
+    return _over_tokens((output.argmax(1) == y).double(), y)
 
 
 def _token_losses(output: "Tensor", y: "Tensor") -> "Tensor":
@@ -134,6 +166,8 @@ def _perplexity(sums: "Tensor", counts: "Tensor") -> "Tensor":
 
 ACCURACY = Measure("acc", "accuracy", _hits, unit="share")
 TOKEN_ACCURACY = Measure("acc", "accuracy", _token_hits, ratio, unit="share")
+LABEL_ACCURACY = Measure("acc", "accuracy", _label_hits, unit="share")
+PIXEL_ACCURACY = Measure("acc", "accuracy", _pixel_hits, ratio, unit="share")
 PERPLEXITY = Measure("ppl", "perplexity", _token_losses, _perplexity, best="min")
 MSE = Measure("mse", "MSE", _squares, best="min")
 MAE = Measure("mae", "MAE", _sizes, best="min")

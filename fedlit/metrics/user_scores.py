@@ -5,12 +5,27 @@ Nothing here knows clients or rounds; `evaluation/evaluator.py` brings the predi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from fedlit.metrics.measures import ACCURACY, Measure
+
+Predicted = tuple[Tensor, Tensor]
+"""Outputs of the net for some rows, and the rows' targets."""
+
+
+@dataclass(frozen=True)
+class OwnScores:
+    """A model on one user's own test."""
+
+    sums: Mapping[str, Tensor]
+    """Measure -> (k,) sums of its numbers; the value of a measure that is not a sum."""
+    loss: Tensor
+    """The sum of losses."""
+    predicted: Predicted | None = None
+    """What measures are computed from that are not sums; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +38,8 @@ class UserScores:
     """(users,) sum of losses."""
     counts: Tensor
     """(users,) test samples; 0 = left out of every mean."""
+    predicted: Mapping[int, Predicted] = field(default_factory=dict)
+    """User -> outputs and targets, for measures that are not sums over rows."""
 
     def values(self, measure: Measure) -> Tensor:
         """(users,) the measure of each user; NaN where there are no test samples."""
@@ -40,7 +57,24 @@ class UserScores:
 
     def pooled(self, measure: Measure) -> float:
         """The measure of all samples together: every sample counts once."""
+        if measure.of_outputs is not None:
+            parts = [self.predicted[user] for user in sorted(self.predicted)]
+            together = (torch.cat(part) for part in zip(*parts, strict=True))
+            return measure.of_outputs(*together).value if parts else torch.nan
         return float(measure.value(self.sums[measure.name].sum(0), self.counts.sum()))
+
+    def replaced(self, own: Mapping[int, OwnScores]) -> "UserScores":
+        """These scores, with those of some users replaced."""
+        if not own:
+            return self
+        users = list(own)
+        sums = {name: value.clone() for name, value in self.sums.items()}
+        for name, value in sums.items():
+            value[users] = torch.stack([scores.sums[name] for scores in own.values()])
+        losses = self.losses.clone()
+        losses[users] = torch.stack([scores.loss for scores in own.values()])
+        predicted = {user: scores.predicted for user, scores in own.items() if scores.predicted is not None}
+        return UserScores(sums, losses, self.counts, {**self.predicted, **predicted})
 
 
 def by_user(values: Tensor, owners: Tensor, users: int) -> Tensor:

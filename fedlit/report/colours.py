@@ -55,4 +55,4 @@ def looks_of(algorithms: Sequence[str]) -> list[Look]:
             looks[algorithms.index(name)] = home
     every = [Look(tone, dash) for dash, tone in product(range(DASHES), range(len(TONES)))]
     free = chain((look for look in every if look not in looks.values()), cycle(every))
-    return [looks[place] if place in looks else next(free) for place in range(len(algorithms))]
+    return [looks[index] if index in looks else next(free) for index in range(len(algorithms))]

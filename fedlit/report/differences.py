@@ -115,10 +115,10 @@ def t_mass(freedom: int, angle: float) -> float:
 
 def differences(groups: Sequence[Group], reference: Group, name: str, last: int = 1) -> list[Difference]:
     """One metric of several groups against the reference, p corrected by Holm's method for their number."""
-    found = [difference(group, reference, name, last) for group in groups]
-    ps = [one.p for one in found if one.p is not None]
+    tested = [difference(group, reference, name, last) for group in groups]
+    ps = [one.p for one in tested if one.p is not None]
     corrected = iter(holm(ps))
-    return [one if one.p is None else replace(one, holm=next(corrected), tests=len(ps)) for one in found]
+    return [one if one.p is None else replace(one, holm=next(corrected), tests=len(ps)) for one in tested]
 
 
 def difference(group: Group, reference: Group, name: str, last: int = 1) -> Difference:

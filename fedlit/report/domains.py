@@ -36,9 +36,9 @@ class Domains:
 
     def cell(self, group: Group, domain: str) -> Cell:
         """One domain of one group, or the mean over its domains."""
-        found = [(run, self._score(run, domain)) for run in group.runs]
-        values = [Value(run.path, run.seed, value) for run, value in found if value is not None]
-        return Cell(group.label, domain, values, [run.path for run, value in found if value is None])
+        scores = [(run, self._score(run, domain)) for run in group.runs]
+        values = [Value(run.path, run.seed, value) for run, value in scores if value is not None]
+        return Cell(group.label, domain, values, [run.path for run, value in scores if value is None])
 
     def _score(self, run: Run, domain: str) -> float | None:
         scores = self.scores.get(run.path, {})
@@ -67,16 +67,16 @@ def domain_scores(run: Run, last: int = 1) -> tuple[dict[str, float], bool]:
     """(domain -> the first measure, such as accuracy, at the end of the run, whether it is that of personal models)."""
     from pyarrow import compute  # type: ignore[import-untyped]  # pyarrow ships no types
 
-    held = run.clients.column_names
-    if "group" not in held:
+    columns = run.clients.column_names
+    if "group" not in columns:
         return {}, False
     named = run.clients.filter(compute.field("group") != "")
     name = run.measures[0].name
-    own, personal = (f"{name}_{model}" for model in ("global", "personal"))
+    server, personal = (f"{name}_{model}" for model in ("global", "personal"))
     is_whole = f"global/{name}" in run.metrics or f"personal/{name}" not in run.metrics  # older records score z anyway
     rows: list[dict[str, Any]] = []
     column = personal
-    for column in [name for name in ((own, personal) if is_whole else (personal,)) if name in held]:
+    for column in [name for name in ((server, personal) if is_whole else (personal,)) if name in columns]:
         known = named.filter(compute.is_finite(compute.field(column)))
         newest = sorted(compute.unique(known["round"]).to_pylist())[-last:]
         rows = known.filter(compute.field("round").isin(newest)).select(["group", column]).to_pylist()

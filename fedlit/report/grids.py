@@ -151,12 +151,12 @@ def differences_grid(
     others = [group for group in groups if group is not reference]
     if not others:
         return None
-    found, rows = [], []
+    tests, rows = [], []
     for metric_name in metrics:
         style = style_of(metric_name, [cell_of(group, metric_name, last).mean for group in groups])
         tested = [one for one in differences(others, reference, metric_name, last) if one.n]
         rows += [difference_row(one, style) for one in tested]
-        found += tested
+        tests += tested
     headings = [
         Heading("metric", is_text=True),
         Heading("algorithm", is_text=True),
@@ -178,16 +178,16 @@ def differences_grid(
     notes = [
         f"{group.label} has no seed in common with {reference.label}." for group in others if no_pair(group, reference)
     ]
-    return Grid(name, f"Differences to {reference.label}", caption, headings, rows, [*notes, *test_notes(found)])
+    return Grid(name, f"Differences to {reference.label}", caption, headings, rows, [*notes, *test_notes(tests)])
 
 
-def test_notes(found: Sequence[Difference]) -> list[str]:
+def test_notes(tested: Sequence[Difference]) -> list[str]:
     """What the tests cannot say: of runs with different lengths, and of too few pairs."""
-    refused = {f"{one.row} ({' and '.join(map(str, one.lengths))} rounds)": None for one in found if one.lengths}
+    refused = {f"{one.row} ({' and '.join(map(str, one.lengths))} rounds)": None for one in tested if one.lengths}
     notes = (
         [f"No interval and no test, because the runs have different lengths: {', '.join(refused)}."] if refused else []
     )
-    few = [one for one in found if one.holm is not None and one.tests * smallest_p(one.n) > ALPHA]
+    few = [one for one in tested if one.holm is not None and one.tests * smallest_p(one.n) > ALPHA]
     for pairs, tests in sorted({(one.n, one.tests) for one in few}):
         corrected = f", {tests * smallest_p(pairs):.3g} after Holm's correction of {tests} tests," if tests > 1 else ""
         notes.append(

@@ -33,9 +33,9 @@ def hyperparameters_grid(name: str, groups: Sequence[Group], searched: Sequence[
     shared = shared_by(list(options.values())) if len(shown) > 1 else {}
     common = {name: value for name, value in shared.items() if not is_searched(name, searches.values())}
     rows = [[Entry(ALL), Entry(short(name)), Entry(ABSENT), Entry(value)] for name, value in common.items()]
-    for label, own in options.items():
+    for label, values in options.items():
         ranges = searches[label].searched if label in searches else {}
-        left = {option: value for option, value in own.items() if option not in common}
+        left = {option: value for option, value in values.items() if option not in common}
         for option in sorted(left, key=lambda option: option not in ranges):  # what was searched comes first
             chosen = Entry(left[option], option in ranges)
             rows.append([Entry(label), Entry(short(option)), Entry(ranges.get(option, ABSENT)), chosen])
@@ -56,11 +56,11 @@ def is_chosen(group: Group, search: Search | None) -> bool:
 def options_of(group: Group) -> dict[str, str]:
     """The options that a paper lists, by dotted name."""
     settings = group.runs[0].settings
-    found = {"model.net": settings.get("model.net")}
-    found |= {name: value for name, value in settings.items() if name.startswith("model.")}
-    found |= {name: value for name, value in settings.items() if is_of_the_trainer(name)}
-    found |= {name: value for name, value in group.options.items() if name.startswith("data.")}
-    kept = {name: value for name, value in found.items() if value is not None and counts(name, value, settings)}
+    options = {"model.net": settings.get("model.net")}
+    options |= {name: value for name, value in settings.items() if name.startswith("model.")}
+    options |= {name: value for name, value in settings.items() if is_of_the_trainer(name)}
+    options |= {name: value for name, value in group.options.items() if name.startswith("data.")}
+    kept = {name: value for name, value in options.items() if value is not None and counts(name, value, settings)}
     return {"rounds": lengths_of(group)} | {name: value_text(value) for name, value in kept.items()}
 
 

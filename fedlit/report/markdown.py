@@ -34,9 +34,9 @@ def section_lines(report: Report, section: Section) -> Iterator[str]:
     if section.figures:
         yield from ("### Figures", "")
     for figure in section.figures:
-        place = quote((section.figure_folder / figure.name).as_posix())
-        yield f"![{escape(figure.title)}]({place}.png)"
-        yield from ("", f"**{escape(figure.title)}.** {escape(figure.caption)} [PDF]({place}.pdf)", "")
+        path = quote((section.figure_folder / figure.name).as_posix())
+        yield f"![{escape(figure.title)}]({path}.png)"
+        yield from ("", f"**{escape(figure.title)}.** {escape(figure.caption)} [PDF]({path}.pdf)", "")
     yield from (f"### {escape(section.runs.title)}", "")
     yield from grid_lines(report, section.runs)
 

@@ -101,7 +101,7 @@ def build_report(
     by_data: dict[str, list[Run]] = {}
     for name, run in zip(named_data(runs), runs, strict=True):
         by_data.setdefault(name, []).append(run)
-    whole = {data: group_runs(own) for data, own in by_data.items()}
+    whole = {data: group_runs(its_runs) for data, its_runs in by_data.items()}
     grouped = {data: finished_alone(groups) for data, groups in whole.items()}
     check_reference([group for groups in grouped.values() for group in groups], reference)
     remarks = [f"The runs are of different data: {', '.join(grouped)}. Each has its own tables."] * (len(grouped) > 1)

@@ -178,37 +178,37 @@ class Comparison:
 
 def against_grid(name: str, groups: Sequence[Group], table: PaperTable, domains: Domains, last: int) -> Grid:
     """The paper's value, ours and the difference, for every number of the table that has runs here."""
-    found = Comparison(table, reading_of(table), domains, last)
-    check_percent(found)
+    comparison = Comparison(table, reading_of(table), domains, last)
+    check_percent(comparison)
     for group in groups:
-        found.add(group)
+        comparison.add(group)
     headings = [Heading(text, is_text=True) for text in ("algorithm", "metric", "row of the table")]
     headings += [Heading(text) for text in ("paper", "ours", "n", "ours\u00a0−\u00a0paper")]
     caption = (
         f"The numbers of {table.name} beside ours: mean ± standard deviation as printed there, and over our n seeds. "
         "Differences of percentages are in points."
     )
-    notes = [*found.words, *found.unread(), *not_named(groups, found.reading), *found.read_as()]
-    notes += [*found.other_rounds(), *unlike_lengths([one.cell.row for one in found.matches], groups)]
-    return Grid(name, f"Against {table.name}", caption, headings, [match_row(one) for one in found.matches], notes)
+    notes = [*comparison.words, *comparison.unread(), *not_named(groups, comparison.reading), *comparison.read_as()]
+    notes += [*comparison.other_rounds(), *unlike_lengths([one.cell.row for one in comparison.matches], groups)]
+    return Grid(name, f"Against {table.name}", caption, headings, [match_row(one) for one in comparison.matches], notes)
 
 
-def check_percent(found: Comparison) -> None:
+def check_percent(comparison: Comparison) -> None:
     """Shares in place of percentages would be off by a factor of 100 without anybody noticing."""
-    shares = [row.mean for row in found.table.rows if metric(found.metric_of(row) or "").unit == "share"]
+    shares = [row.mean for row in comparison.table.rows if metric(comparison.metric_of(row) or "").unit == "share"]
     if shares and max(shares) <= 1:
         raise ConfigError(
-            f"--against {found.table.name}: no accuracy in it is above 1, but tables give percent. Multiply the mean "
-            "and std of accuracies by 100."
+            f"--against {comparison.table.name}: no accuracy in it is above 1, but tables give percent. Multiply the "
+            "mean and std of accuracies by 100."
         )
 
 
-def agree(printed: str, found: RunValue) -> bool:
+def agree(printed: str, value: RunValue) -> bool:
     """Whether a printed value is ours: as numbers where both are."""
     try:
-        return found is not None and math.isclose(float(printed), float(found), rel_tol=1e-9)
+        return value is not None and math.isclose(float(printed), float(value), rel_tol=1e-9)
     except (TypeError, ValueError):
-        return printed.casefold() == str(found).casefold()
+        return printed.casefold() == str(value).casefold()
 
 
 def not_named(groups: Sequence[Group], reading: Reading) -> list[str]:

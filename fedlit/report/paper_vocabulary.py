@@ -67,8 +67,8 @@ class Reading:
 
     def metric_of(self, algorithm: str | None, word: str) -> str | None:
         """Our metric for a paper's word in a row of this algorithm; a name of ours stands for itself."""
-        own = {**self.metrics, **(self.finetuned if algorithm == _FINETUNED else {})}
-        return word if "/" in word else own.get(word)
+        names = {**self.metrics, **(self.finetuned if algorithm == _FINETUNED else {})}
+        return word if "/" in word else names.get(word)
 
 
 def names_of(group: Group) -> list[str]:

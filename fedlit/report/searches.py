@@ -64,15 +64,15 @@ class Record:
 
     def of_row(self, row: str) -> Search:
         """The runs that chose the values of a table's row, in any of its columns."""
-        own = [one for one in self.trials if row_of(one) == row and one.get("parameters", {}).get("searched")]
+        trials = [one for one in self.trials if row_of(one) == row and one.get("parameters", {}).get("searched")]
         tried: dict[str, dict[str, None]] = {}
-        for one in own:
+        for one in trials:
             for name, value in one["parameters"].items():
                 if name not in ("cell", "searched"):
                     tried.setdefault(plain_name(name), {})[value_text(value)] = None
         searched = {name: ", ".join(values) for name, values in tried.items()}
-        how = f"{counted(len(own), 'run')} of the search of {self.about.get('table', 'the table')}" if own else ""
-        return Search(self.folder, searched, frozenset(str(one["run"]) for one in own), None, how)
+        how = f"{counted(len(trials), 'run')} of the search of {self.about.get('table', 'the table')}" if trials else ""
+        return Search(self.folder, searched, frozenset(str(one["run"]) for one in trials), None, how)
 
 
 def row_of(trial: Mapping[str, Any]) -> str:
@@ -107,16 +107,16 @@ def searches_of(groups: Sequence[Group], named: Sequence[Path] = ()) -> dict[str
     """Group's label -> the search for its values: in the folder around its runs, else in one of those named."""
     records = {folder: record for folder in folders_of(groups) if (record := read_record(folder)) is not None}
     others = [(record, algorithms_in(record)) for record in map(named_record, named)]
-    found = {}
+    searches = {}
     for group in groups:
         run = group.runs[0]
         search = records[run.path.parent].search_of(run.path.name) if run.path.parent in records else None
         for record, runs in others:
-            if search is None and (own := runs.get((group.algorithm, group.data))):
-                search = record.search_of(own)
+            if search is None and (members := runs.get((group.algorithm, group.data))):
+                search = record.search_of(members)
         if search is not None and search.searched:
-            found[group.label] = search
-    return found
+            searches[group.label] = search
+    return searches
 
 
 def folders_of(groups: Iterable[Group]) -> set[Path]:
@@ -129,8 +129,8 @@ def read_record(folder: Path) -> Record | None:
     try:
         for name in RECORDS:
             if (folder / name).is_file():
-                held = read_json(folder / name)
-                record = Record(folder, held["about"], held["trials"])
+                content = read_json(folder / name)
+                record = Record(folder, content["about"], content["trials"])
                 for trial in record.trials:
                     record.search_of(str(trial["run"]))  # whatever is wrong with it is known now
                 return record
@@ -152,12 +152,12 @@ def named_record(folder: Path) -> Record:
 
 def algorithms_in(record: Record) -> dict[tuple[str, str], str]:
     """(algorithm, data) -> the folder of a run of the search with them, as far as its runs are still there."""
-    found: dict[tuple[str, str], str] = {}
+    algorithms: dict[tuple[str, str], str] = {}
     for trial in record.trials:
         run = readable_run(record.folder / str(trial["run"]))
         if run is not None:
-            found.setdefault((run.algorithm, run.data), str(trial["run"]))
-    return found
+            algorithms.setdefault((run.algorithm, run.data), str(trial["run"]))
+    return algorithms
 
 
 def readable_run(folder: Path) -> Run | None:

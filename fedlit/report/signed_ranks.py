@@ -42,8 +42,8 @@ def doubled_ranks(sizes: Sequence[float], tie: float) -> list[int]:
         last = first
         while last + 1 < len(order) and sizes[order[last + 1]] - sizes[order[last]] <= tie:
             last += 1
-        for place in order[first : last + 1]:
-            ranks[place] = (first + 1) + (last + 1)
+        for position in order[first : last + 1]:
+            ranks[position] = (first + 1) + (last + 1)
         first = last + 1
     return ranks
 
@@ -61,8 +61,8 @@ def holm(ps: Sequence[float]) -> list[float]:
     """The p of each test after Holm's correction: the k-th smallest of m times m − k + 1, never decreasing."""
     order = sorted(range(len(ps)), key=ps.__getitem__)
     corrected, highest = [0.0] * len(ps), 0.0
-    for place, test in enumerate(order):
-        highest = max(highest, min(1.0, (len(ps) - place) * ps[test]))
+    for position, test in enumerate(order):
+        highest = max(highest, min(1.0, (len(ps) - position) * ps[test]))
         corrected[test] = highest
     return corrected
 

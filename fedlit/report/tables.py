@@ -97,9 +97,9 @@ def times_to(run: Run) -> dict[str, float]:
 
 def cell_of(group: Group, name: str, last: int = 1) -> Cell:
     """One metric of one group."""
-    found = [(run, measured(run, name, last)) for run in group.runs]
-    values = [Value(run.path, run.seed, value) for run, value in found if value is not None]
-    return Cell(group.label, name, values, [run.path for run, value in found if value is None])
+    scores = [(run, measured(run, name, last)) for run in group.runs]
+    values = [Value(run.path, run.seed, value) for run, value in scores if value is not None]
+    return Cell(group.label, name, values, [run.path for run, value in scores if value is None])
 
 
 def known_metrics(runs: Sequence[Run]) -> list[str]:

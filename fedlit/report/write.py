@@ -102,11 +102,11 @@ def describe(report: Report, cell: Cell) -> dict[str, Any]:
 def describe_value(report: Report, one: Value) -> dict[str, Any]:
     """One run's part; a pair has both runs."""
     run_seed, data_seed = one.seed
-    own = {"run": report.paths[one.run], "seed": run_seed, "data_seed": data_seed, "value": finite(one.value)}
+    described = {"run": report.paths[one.run], "seed": run_seed, "data_seed": data_seed, "value": finite(one.value)}
     if not isinstance(one, Pair):
-        return own
+        return described
     other = {"run": report.paths[one.reference.run], "value": finite(one.reference.value)}
-    return {**own, "own": finite(one.own), "reference": other}
+    return {**described, "own": finite(one.own), "reference": other}
 
 
 def finite(value: float | None) -> float | None:

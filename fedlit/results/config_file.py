@@ -27,15 +27,18 @@ FREE_TRAINER_KEYS = frozenset(
 LATER_KEYS: Mapping[str, frozenset[str]] = {
     "trainer": frozenset({"finetune_epochs", "finetune_part", "finetune_from", "newcomers_every"}),
     "model": frozenset({"train", "metrics"}),
-    "data": frozenset({"newcomers"}),
+    "data": frozenset({"newcomers", "half", "every_position"}),
 }
 """Arguments that runs of 0.2.0 lack. They are no settings while they are empty: such runs keep their folder and can be
 resumed."""
+FROZEN = "frozen"
+"""Key of the fingerprint of a net's frozen weights."""
 BROUGHT = "brought_weights"
 """Key of the fingerprint of a net's own weights. A resumed run has those of its checkpoint, and ignores it."""
 FINGERPRINTS = {
     BROUGHT: "the net brings other weights",
     "code": "the code of the class is another",
+    FROZEN: "the net's frozen weights are others",
     "structure": "the net is put together in another way",
     "behaviour": "with the same weights the net computes something else, as with another activation",
     "parameters": "the net has another size",

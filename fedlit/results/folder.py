@@ -1,4 +1,4 @@
-"""The run folder: names of its files, writing them so that a kill loses nothing, and reading them back.
+"""The run folder: names of its files, and writing them so that a kill loses nothing. `records.py` reads them back.
 
 Whole files are replaced (`fedlit/files.py`); metrics.csv grows by one line in one system call. A checkpoint is written
 by a function that the caller passes, so torch is not needed here.
@@ -8,13 +8,12 @@ import errno
 import hashlib
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
@@ -22,14 +21,9 @@ from numpy.typing import ArrayLike
 
 from fedlit.errors import RunError, explained, require
 from fedlit.files import remove, sync, write_bytes, write_text, writing
-from fedlit.metrics.catalogue import NEWCOMER
-from fedlit.results.client_parts import ClientParts, encoded, joined, parts_in, read_part
+from fedlit.results.client_parts import ClientParts, encoded, joined
 from fedlit.results.lock import FolderLock
 
-if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
-
-_INT = re.compile(r"-?\d+")
 _DTYPES = {"round": "int64", "client": "int64", "size": "int64", "group": "str"}  # any other column: float64
 
 
@@ -50,6 +44,8 @@ class RunFolder:
         self.last = self.checkpoints / "last.ckpt"
         self.previous = self.checkpoints / "previous.ckpt"
         self.best = self.checkpoints / "best.ckpt"
+        self.frozen = self.checkpoints / "frozen.pt"
+        self.adapter = path / "adapter_config.json"
         self.log = path / "log.txt"
         self._lock = FolderLock(path, "--run DIR")
         self._columns: list[str] = []  # of metrics.csv, `round` first
@@ -98,7 +94,7 @@ class RunFolder:
         but cannot be resumed with half of its records.
         """
         with explained(self.path):
-            remove(self.last, self.previous, self.best)
+            remove(self.last, self.previous, self.best, self.frozen, self.adapter)
             self.drop_rows()
             self.drop_clients_after(-1)
             remove(
@@ -183,7 +179,7 @@ class RunFolder:
 
     def flush_clients(self) -> None:
         """Write the client records in memory as one part; to be called before every checkpoint."""
-        import pyarrow
+        import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
 
         filled = [columns for columns in self._evaluated if len(columns["round"])]
         if filled:
@@ -225,72 +221,6 @@ class RunFolder:
         self._metrics_fd = None
 
 
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The rows of metrics.csv, empty fields left out. A torn last line is dropped, any other bad line is an error."""
-    if not path.is_file():
-        raise RunError(f"{path} does not exist. Give the folder of a run that has started.")
-    *lines, torn = path.read_bytes().decode(errors="replace").split("\n")
-    columns = lines[0].split(",") if lines else []
-    if columns[:1] != ["round"]:
-        raise RunError(f"{path}, line 1: the header does not start with 'round'. Is it the metrics.csv of a run?")
-    if len(set(columns)) < len(columns):
-        raise RunError(f"{path}, line 1: a column stands twice. Restore the file, or leave this run out.")
-    rows: list[dict[str, float]] = []
-    for number, line in enumerate(lines[1:], start=2):
-        row = _parse(columns, line)
-        if row is not None and rows and row["round"] <= rows[-1]["round"]:
-            raise RunError(f"{path}, line {number}: round {row['round']} comes after round {rows[-1]['round']}.")
-        if row is not None:
-            rows.append(row)
-        elif torn or number < len(lines):
-            raise RunError(
-                f"{path}, line {number}: {line[:80]!r} is not a row of {len(columns)} numbers. "
-                "The file was changed by something else: repair or delete that line."
-            )
-    return rows
-
-
-def read_clients(folder: Path, *, newcomers: bool = False) -> "pyarrow.Table":
-    """The records of the users of a run folder by round and client, or those of its newcomers, who were held back."""
-    from pyarrow import compute
-
-    table = all_records(folder)
-    if NEWCOMER not in table.column_names:
-        return table.slice(0, 0) if newcomers else table
-    return table.filter(compute.field(NEWCOMER) == int(newcomers)).drop_columns([NEWCOMER])
-
-
-def all_records(folder: Path) -> "pyarrow.Table":
-    """All client records of a run folder: clients.parquet, or the parts of an unfinished run."""
-    run = RunFolder(folder)
-    if run.clients.exists():
-        return checked_records(run.clients, read_part(run.clients))
-    parts = parts_in(run.clients_dir)
-    if not parts:
-        raise RunError(f"{folder} holds no client records. Give the folder of a run that has evaluated its clients.")
-    return joined([read_part(part.path) for part in parts])
-
-
-def checked_records(path: Path, table: "pyarrow.Table") -> "pyarrow.Table":
-    """The table; ValueError where its columns are not those of client records."""
-    from pyarrow import types
-
-    absent = [name for name in ("round", "client") if name not in table.column_names]
-    if absent:
-        raise ValueError(f"{path.name} has no column {', '.join(absent)}")
-    for field in table.schema:
-        is_right = types.is_string if field.name == "group" else _is_number
-        if not is_right(field.type):
-            raise ValueError(f"{path.name} has a column {field.name[:40]!r} of {field.type}")
-    return table
-
-
-def _is_number(kind: Any) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind))
-
-
 def run_name(data: str, algorithm: str, seed: int, fingerprint: str) -> str:
     """The default name of a run folder: `<data>-<algorithm>-<seed>-<short hash>`."""
     return f"{data}-{algorithm}-{seed}-{fingerprint}".lower()
@@ -321,7 +251,7 @@ def check_writable(file: Path, option: str) -> None:
 
 
 @contextmanager
-def chosen_by(option: str, place: Path) -> Iterator[None]:
+def chosen_by(option: str, path: Path) -> Iterator[None]:
     """Around a command's writing: an error names the option that chooses another place.
 
     The errors of a RunFolder name --run and --resume, which such a command does not have.
@@ -333,7 +263,7 @@ def chosen_by(option: str, place: Path) -> Iterator[None]:
         if not isinstance(cause, OSError):
             raise
         raise RunError(
-            f"{place} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
+            f"{path} cannot be written ({cause.strerror or cause}). Choose another place with {option}."
         ) from error
 
 
@@ -347,17 +277,3 @@ def _duplicate(source: Path, target: Path) -> None:
 def _format(value: float) -> str:
     """The shortest text that reads back as the same number."""
     return str(int(value)) if isinstance(value, Integral) else repr(float(value))
-
-
-def _parse(columns: list[str], line: str) -> dict[str, float] | None:
-    """The row in a line, or None if the line is not a row."""
-    try:
-        fields = zip(columns, line.split(","), strict=True)
-        row = {name: int(text) if _INT.fullmatch(text) else float(text) for name, text in fields if text}
-    except ValueError:  # not a number, or not as many as there are columns
-        return None
-    return row if _is_round(row.get("round")) else None
-
-
-def _is_round(value: float | None) -> bool:
-    return isinstance(value, int) and 0 <= value < 2**53

@@ -16,8 +16,9 @@ from fedlit.metrics.catalogue import MEASURES, STATES, ShownState, declare, decl
 from fedlit.metrics.measures import Measure, unknown
 from fedlit.results.config_file import flatten, read_config, result_settings
 from fedlit.results.consistency import check_consistent
-from fedlit.results.folder import RunFolder, read_clients, read_metrics
+from fedlit.results.folder import RunFolder
 from fedlit.results.groups import SEEDS, Group, group_runs, mixed, named_data
+from fedlit.results.records import read_clients, read_metrics
 
 if TYPE_CHECKING:
     import pyarrow  # type: ignore[import-untyped]  # pyarrow ships no types
@@ -233,19 +234,19 @@ def find_runs(places: Iterable[Path]) -> list[Run]:
     A named run folder must be readable; an unreadable one inside a named folder is left out, and a line says why.
     """
     runs: dict[Path, Run] = {}
-    for place in places:
-        if not place.is_dir():
-            raise RunError(f"{place} is not a folder. Give run folders, or a folder that holds some (such as 'runs').")
-        if RunFolder(place).config.is_file():
-            runs[place.resolve()] = read_run(place)
+    for folder in places:
+        if not folder.is_dir():
+            raise RunError(f"{folder} is not a folder. Give run folders, or a folder that holds some (such as 'runs').")
+        if RunFolder(folder).config.is_file():
+            runs[folder.resolve()] = read_run(folder)
             continue
-        for config in sorted(place.rglob("config.yaml")):
+        for config in sorted(folder.rglob("config.yaml")):
             try:
                 runs[config.parent.resolve()] = read_run(config.parent)
             except RunError as error:
                 log.warning(f"left out: {error}")
     if not runs:
-        where = ", ".join(str(place) for place in places)
+        where = ", ".join(str(folder) for folder in places)
         raise RunError(f"There is no run with a finished round in {where}. Run 'fedlit fit' or 'fedlit compare' first.")
     return list(runs.values())
 

@@ -5,7 +5,7 @@ asks for optimisers, and `RoundParts` are assembled later, when the data can be 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ import numpy as np
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import TrainedCohort
+from fedlit.client.net_parts import trained
 from fedlit.client.states import ClientStates
 from fedlit.client.states_location import Need, on_disk, why_not_on_disk
 from fedlit.data.base import FederatedDataModule
@@ -89,14 +90,16 @@ class RoundParts:
     keeps_local_models: bool
     newcomers: Newcomers | None
     """Measures the clients that were held back; None if there are none."""
+    told: frozenset[str]
+    """The risks and gradients that the weighting or a callback reads, so that clients send them."""
 
     @property
-    def evaluation_threads(self) -> int:
-        """Threads inside an operation while models are measured."""
-        return self.choice.evaluation_threads
+    def told_numbers(self) -> int:
+        """How many numbers they are for each client."""
+        return sum(self.client.model_numbers if name == "grad_received" else 1 for name in self.told)
 
     def rows_of(self, cohort: TrainedCohort) -> Params:
-        """Stacked: all rows of a cohort that are stored."""
+        """Stacked: all rows of a cohort that are stored; with nodes, those that live at the server."""
         return kept_rows(self.client, cohort, keeps_local=self.keeps_local_models)
 
 
@@ -148,6 +151,7 @@ class Assembly:
             columns=self._columns(round_evaluator),
             keeps_local_models=keeps_local,
             newcomers=self._newcomers(engine, round_evaluator.evaluator),
+            told=self._told(),
         )
 
     def _newcomers(self, engine: Engine, users: Evaluator) -> Newcomers | None:
@@ -193,8 +197,11 @@ class Assembly:
 
     def _needs(self) -> frozenset[str]:
         """The risks and gradients that the client, the weighting or a callback reads."""
-        callbacks = self.state.server.callbacks
-        return self.client.needs.union(self.weighting.needs, *(callback.needs for callback in callbacks))
+        return self.client.needs | self._told()
+
+    def _told(self) -> frozenset[str]:
+        """Those of them that the server reads."""
+        return self.weighting.needs.union(*(callback.needs for callback in self.state.server.callbacks))
 
     def _columns(self, round_evaluator: RoundEvaluator) -> list[str]:
         """The columns of metrics.csv."""
@@ -208,7 +215,7 @@ class Assembly:
     def _keeps_local_models(self) -> bool:
         """Whether every client's last model is kept; if not, a log line says why."""
         data, asked = self.data, self.options.store_local_models
-        tensors = self.client.net.state_dict().values()
+        tensors = trained(self.client.net).values()
         needed = data.num_clients * sum(value.numel() * value.element_size() for value in tensors)
         fits = needed <= LOCAL_MODELS_BYTES if asked == "auto" else asked
         if not fits:
@@ -276,7 +283,7 @@ class Assembly:
         return Resources(self.ranks.size, self.ranks.here, self.options.request.threads)
 
 
-def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOptions, rounds: int) -> list[Event]:
+def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOptions, rounds: int) -> Iterator[Event]:
     """The events of so many rounds of a run with these options, without training. The data must be set up.
 
     The times are those of the real run if a client's work does not depend on what was trained, as in all algorithms of
@@ -284,8 +291,7 @@ def simulate_clock(client: Client, data: FederatedDataModule, options: RoundOpti
     """
     protocol = create_protocol(client, data, SGD().build, [], ClientStates(), options)
     gatherer = Gatherer(client, Pooled(data) if client.pools_data else data, options)
-    events = []
     for number in range(1, rounds + 1):
-        events.append(protocol.next_event(gatherer))
-        events[-1].finish(number)
-    return events
+        event = protocol.next_event(gatherer)
+        yield event
+        protocol.finish(event, number)

@@ -172,14 +172,12 @@ def free_clients(server: Server, busy: list[InFlightClient]) -> np.ndarray:
 class BufferedEvent(Event):
     """The server's step once its buffer is full."""
 
-    protocol: "BufferedProtocol"
-    servers: list[Server]
-    time_s: float
     filling: Filling
+    buffer: Buffer
 
     def to_send(self) -> list[tuple[Server, Cohort]]:
         """The clients that are sent the present model before the buffer is full; they train now or in a later event."""
-        return [(self.servers[0], cohort) for cohort in self.filling.sent]
+        return [(self.servers[0], cohort) for cohort in self.cohorts]
 
     def to_train(self) -> list[Cohort]:
         """The clients whose reports fill the buffer, each as a cohort of one."""
@@ -187,19 +185,12 @@ class BufferedEvent(Event):
 
     def to_step(self, trained: list[TrainedCohort]) -> list[TrainedCohort]:
         """The reports as one cohort, as in a flat round; with discounts if clients received older models."""
-        [server], buffer = self.servers, self.protocol.buffer
+        [server] = self.servers
         cohort = TrainedCohort.from_reports(trained, server.rounds, len(server.clients))
-        discounts = buffer.discounts(cohort.staleness)
+        discounts = self.buffer.discounts(cohort.staleness)
         if bool(cohort.staleness.any()) or bool((discounts != 1).any()):
             cohort.discounts = discounts
         return [cohort]
-
-    def finish(self, number: int) -> None:
-        """The clients that have reported are no longer in flight."""
-        [server] = self.servers
-        self.protocol.staleness = float(np.mean([server.rounds - report.version for report in self.filling.reports]))
-        self.protocol.flight = self.filling.flight.alone()
-        self.protocol.move_on(self, number)
 
 
 class BufferedProtocol(ServerProtocol):
@@ -222,7 +213,15 @@ class BufferedProtocol(ServerProtocol):
         """The server's next step."""
         [server] = self.servers
         filling = fill_buffer(self.flight, self.buffer, server, gatherer, self.time)
-        return BufferedEvent(self, [server], filling.time, filling)
+        return BufferedEvent([server], filling.time, filling.sent, filling, self.buffer)
+
+    def finish(self, event: Event, number: int) -> None:
+        """As in the base; the clients that have reported are no longer in flight."""
+        assert isinstance(event, BufferedEvent)
+        [server] = event.servers
+        self.staleness = float(np.mean([server.rounds - report.version for report in event.filling.reports]))
+        self.flight = event.filling.flight.alone()
+        super().finish(event, number)
 
     def trained_at_once(self, cohorts: Sequence[Cohort]) -> int:
         """K clients train in every event."""

@@ -1,7 +1,6 @@
 """Several servers: the first to have their reports step together and mix their models (`server/cloud.py`)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,40 +14,6 @@ from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.protocol import Event, Moment, ServerProtocol, ServerRecords
 from fedlit.server.cloud import Cloud, check_doubly_stochastic
 from fedlit.server.server import Server
-
-
-@dataclass(frozen=True, eq=False)
-class CloudEvent(Event):
-    """Servers of a cloud that step together; a single server does not mix."""
-
-    protocol: "CloudProtocol"
-    servers: list[Server]
-    time_s: float
-
-    @property
-    def iterations(self) -> int:
-        """K_z."""
-        return self.protocol.cloud.iterations
-
-    def to_send(self) -> list[tuple[Server, Cohort]]:
-        """Each server sends its cohort the model."""
-        return list(zip(self.servers, self.to_train(), strict=True))
-
-    def to_train(self) -> list[Cohort]:
-        """The cohorts of the servers."""
-        return [self.protocol.waiting[server.id] for server in self.servers]
-
-    def mix(self, iteration: int) -> None:
-        """w_n = sum_m a_nm z_m, by the matrix of this event in every iteration."""
-        self.protocol.mix(self.servers)
-
-    def records(self) -> ServerRecords:
-        """A row for every server of the cloud, at the time of this event."""
-        return self.protocol.records(self)
-
-    def finish(self, number: int) -> None:
-        """The servers of the event begin their next rounds, all at the time of the event."""
-        self.protocol.finish(self, number)
 
 
 class CloudProtocol(ServerProtocol):
@@ -65,6 +30,7 @@ class CloudProtocol(ServerProtocol):
     def __init__(self, federation: Federation, cloud: Cloud, seed: int) -> None:
         super().__init__(federation)
         self.cloud = cloud
+        self.servers_per_step, self.iterations = cloud.servers_per_step, cloud.iterations
         self.seed = seed
         self.rigorous_round = 0
         """Rounds of the rigorous protocol whose first B servers have stepped."""
@@ -73,12 +39,7 @@ class CloudProtocol(ServerProtocol):
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
-    @property
-    def servers_per_step(self) -> int:
-        """B."""
-        return self.cloud.servers_per_step
-
-    def next_event(self, gatherer: Gatherer) -> CloudEvent:
+    def next_event(self, gatherer: Gatherer) -> Event:
         """The servers that step next. All others keep their model, their cohort and their clock."""
         self.gather(gatherer)
         return self.earliest()
@@ -89,7 +50,7 @@ class CloudProtocol(ServerProtocol):
         cohorts = gatherer.cohorts(idle, clone(self.federation.models(idle)))
         self.waiting |= dict(zip([server.id for server in idle], cohorts, strict=True))
 
-    def earliest(self) -> CloudEvent:
+    def earliest(self) -> Event:
         """The next event in time."""
         return self._first_to_finish(self.active_servers) if self.cloud.protocol == "async" else self._next_rigorous()
 
@@ -97,31 +58,35 @@ class CloudProtocol(ServerProtocol):
         """Simulated seconds at which a server has its reports."""
         return server.started + self.waiting[server.id].duration_s
 
-    def _first_to_finish(self, servers: Sequence[Server]) -> CloudEvent:
+    def _first_to_finish(self, servers: Sequence[Server]) -> Event:
         """The first B of these to have their reports; ties go to the lowest id."""
         order = sorted(servers, key=lambda server: (self.finish_s(server), server.id))[: self.servers_per_step]
-        return CloudEvent(self, sorted(order, key=lambda server: server.id), self.finish_s(order[-1]))
+        return self._event(sorted(order, key=lambda server: server.id), self.finish_s(order[-1]))
 
-    def _next_rigorous(self) -> CloudEvent:
+    def _event(self, servers: list[Server], time_s: float) -> Event:
+        """These servers step, with the cohorts that they have gathered."""
+        return Event(servers, time_s, [self.waiting[server.id] for server in servers])
+
+    def _next_rigorous(self) -> Event:
         """The next event: the first B of round t step together, or a server of an earlier round steps alone."""
         current = [server for server in self.active_servers if server.rounds == self.rigorous_round]
         late = [server for server in self.active_servers if server.rounds < self.rigorous_round]
-        alone = [CloudEvent(self, [server], self.finish_s(server)) for server in late]
+        alone = [self._event([server], self.finish_s(server)) for server in late]
         together = [self._first_to_finish(current)] if len(current) >= self.servers_per_step else []
         return min([*together, *alone], key=lambda event: (event.time_s, event not in together, event.servers[0].id))
 
     # ---- a step ------------------------------------------------------------------------------------------------------
 
     def mix(self, servers: Sequence[Server]) -> None:
-        """Mix the models of servers that step together; a single server keeps its own."""
+        """w_n = sum_m a_nm z_m, by the matrix of this event in every iteration; a single server keeps its own."""
         if len(servers) == 1:
             return
         matrix = self.cloud.mixing.matrix([server.id for server in servers], self.seed, self.events)
         check_doubly_stochastic(matrix)
         self.federation.mix(servers, matrix)
 
-    def finish(self, event: CloudEvent, number: int) -> None:
-        """The event's servers begin their next rounds."""
+    def finish(self, event: Event, number: int) -> None:
+        """As in the base; also count how long each server of the event has waited for the others."""
         servers = event.servers
         self.staleness = sum(number - server.stepped for server in servers) / len(servers)
         if len(servers) == self.servers_per_step:
@@ -129,7 +94,7 @@ class CloudProtocol(ServerProtocol):
         for server in servers:
             server.waited += event.time_s - self.finish_s(server)
             del self.waiting[server.id]
-        self.move_on(event, number)
+        super().finish(event, number)
 
     # ---- all servers -------------------------------------------------------------------------------------------------
 
@@ -142,7 +107,7 @@ class CloudProtocol(ServerProtocol):
             "cloud/waiting": waited / self.time if self.time else 0.0,
         }
 
-    def records(self, event: CloudEvent) -> ServerRecords:
+    def records(self, event: Event) -> ServerRecords:
         """One row for each server: the round that it is in, or that ends with this event."""
         now, due, servers = event.time_s, {server.id for server in event.servers}, self.active_servers
         finish = [self.finish_s(server) for server in servers]

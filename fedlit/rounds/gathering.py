@@ -14,7 +14,7 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, Selection
 from fedlit.client.cohort_stack import CohortStack
 from fedlit.client.local_optimizers import initial_optimizer_state
-from fedlit.client.specs import first_values, row_names
+from fedlit.client.specs import FirstValues, first_values, row_names
 from fedlit.client.states_location import StatesPlace
 from fedlit.clock import Clock
 from fedlit.clock.clock import split_by_counts
@@ -165,13 +165,17 @@ class Gatherer:
         if client.local_tensors:
             models = self.received(server, chosen, stack.all("received"), stack.all("received_buffers"))
             stack.fields |= dict(zip(("received", "received_buffers"), models, strict=True))
-        kept, sent = client.first_values(), first_values(client.sent_spec())
+        kept, sent = self.first_values(), first_values(client.sent_spec())
         if kept or sent:
             stack.fields["received"] = stack.all("received")
         received = stack.fields.get("received", {})
         names = row_names(kept, received)
         stack.fields["state"] = server.states.rows(chosen, names, lambda: client.initial_rows(kept, received, initial))
         stack.fields["sent"] = client.initial_rows(sent, received, initial)
+
+    def first_values(self) -> FirstValues:
+        """The first values of the states that are kept here: all of them, where the clients are simulated."""
+        return self.client.first_values()
 
     def arrivals(self, servers: Sequence[Server], ids: Sequence[np.ndarray]) -> "DrawnArrivals":
         """When these clients of each server arrive in its next round; None if the sampler does not need it."""

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort
-from fedlit.client.report import complete_report
+from fedlit.client.report import check_kept, complete_report
 from fedlit.client.step import Phase
 from fedlit.data.base import ClientData, FederatedDataModule
 from fedlit.data.pooled import Pooled
 from fedlit.engines.base import Engine
 from fedlit.errors import located
 from fedlit.evaluation.evaluator import Evaluator
+from fedlit.evaluation.summaries import has_summary, summaries
 from fedlit.params import Params, with_prefix
 from fedlit.rounds.gathering import Gatherer
 
@@ -68,6 +69,8 @@ class LocalTraining:
         data = self._data(cohort)
         for phase in phases:
             self.run_phase(cohort, data, phase)
+            if has_summary(self.client, phase):
+                cohort.summary = summaries(self.evaluator, cohort, phase, data.train)
             self.end_phase(cohort, phase)
         return cohort
 
@@ -91,6 +94,8 @@ class LocalTraining:
         where = f"in round {cohort.run_round}, in on_phase_end of {type(self.client).__name__} ({phase.name})"
         with located(where), cohort.untrained_rows_restored():
             self.client.on_phase_end(cohort, phase)
+            check_kept(self.client, cohort)
+        cohort.parts.pop("summary", None)
 
     def _data(self, cohort: Cohort) -> ClientData:
         return self.population.load(cohort.round, cohort.clients)
@@ -98,6 +103,7 @@ class LocalTraining:
 
 def kept_rows(client: Client, cohort: TrainedCohort, *, keeps_local: bool) -> Params:
     """Stacked: all rows of a trained cohort that are stored; also its models, if they are kept or are a state."""
+    check_kept(client, cohort)
     rows = dict(cohort.state) | with_prefix("memory", cohort.optimizer_state)
     rows |= with_prefix("own", {k: v for k, v in (cohort.params | cohort.buffers).items() if k in cohort.local_tensors})
     if keeps_local or "local" in client.state_spec():

@@ -18,7 +18,6 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, Selection, TrainedCohort
 from fedlit.client.states import ClientStates
 from fedlit.client.step import Adaptation, Newcomer
-from fedlit.client.tasks import LOSSES
 from fedlit.data.base import FederatedDataModule
 from fedlit.evaluation.adaptation import Adapter
 from fedlit.evaluation.round_evaluator import EvaluationOptions
@@ -26,8 +25,8 @@ from fedlit.evaluation.round_metrics import spread_metrics
 from fedlit.evaluation.user_models import UserModels
 from fedlit.metrics.catalogue import NEWCOMER
 from fedlit.metrics.measures import Measure
-from fedlit.metrics.user_scores import UserScores
-from fedlit.params import Params, stack
+from fedlit.metrics.user_scores import OwnScores, UserScores
+from fedlit.params import stack
 from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.local_training import LocalTraining, kept_rows
 from fedlit.server.server import Server
@@ -40,13 +39,13 @@ HELD_BYTES = 256e6
 
 @dataclass
 class Sums:
-    """Newcomer -> sums over its own test, by model."""
+    """Newcomer -> scores on its own test, by model."""
 
-    shared: dict[int, Params] = field(default_factory=dict)
+    shared: dict[int, OwnScores] = field(default_factory=dict)
     """z of its server."""
-    own: dict[int, Params] = field(default_factory=dict)
+    own: dict[int, OwnScores] = field(default_factory=dict)
     """What the algorithm gives it."""
-    finetuned: dict[int, Params] = field(default_factory=dict)
+    finetuned: dict[int, OwnScores] = field(default_factory=dict)
     """The same, or z, after fine-tuning."""
 
 
@@ -91,7 +90,7 @@ class Newcomers:
         for server, clients in self.arriving(servers):
             self.measure_cohort(server, clients, number, call, sums)
         shared, own, finetuned = (self.scores(one) for one in (sums.shared, sums.own, sums.finetuned))
-        measures = self.client.task.measures
+        measures = self.client.measures
         values = spread_metrics(own, measures, "newcomers")
         if self.z_is_whole:
             values |= {f"newcomers/global_{measure.name}": shared.mean(measure) for measure in measures}
@@ -110,8 +109,8 @@ class Newcomers:
         homes = homes_of([server.clients for server in servers], self.users.groups, tested, self.data.groups)
         model = sum(value.nbytes for value in servers[0].model.values())
         width = max(self.gatherer.options.clients_per_round, int(HELD_BYTES / max(1, model)))
-        for place, server in enumerate(servers):
-            clients = [client for client in tested if homes[client] == place]
+        for position, server in enumerate(servers):
+            clients = [client for client in tested if homes[client] == position]
             yield from ((server, clients[first : first + width]) for first in range(0, len(clients), width))
 
     def measure_cohort(self, server: Server, clients: list[int], number: int, call: Call, sums: Sums) -> None:
@@ -131,8 +130,8 @@ class Newcomers:
 
     def finetuned(
         self, models: UserModels, clients: list[int], steps: list[Adaptation], last: Adaptation, number: int
-    ) -> dict[int, Params]:
-        """The sums after fine-tuning: of what newcomers get, or of z."""
+    ) -> dict[int, OwnScores]:
+        """The scores after fine-tuning: of what newcomers get, or of z."""
         if self.options.finetune_from == "global":
             return self.adapter.measured(clients, models.received, [last], number)
         return self.adapter.measured(clients, models.personal, [*steps, last], number)
@@ -152,22 +151,23 @@ class Newcomers:
 
     def trained(self, server: Server, clients: list[int], newcomer: Newcomer, call: Call) -> TrainedCohort:
         """Some newcomers after their local solves."""
-        found = server.for_newcomers()
-        [cohort] = self.gatherer.build_cohorts([found], [Selection(clients, clients)], stack([found.model]))
+        newcomers_server = server.for_newcomers()
+        [cohort] = self.gatherer.build_cohorts(
+            [newcomers_server], [Selection(clients, clients)], stack([newcomers_server.model])
+        )
         self.training.measure_received(cohort)
         with server.callbacks_restored():
-            call(found, "on_cohort_start", cohort)
+            call(newcomers_server, "on_cohort_start", cohort)
         return self.training.solve(cohort, newcomer.phases)
 
-    def scores(self, sums: dict[int, Params]) -> UserScores:
-        """Sums as scores of the whole population, in which users count nothing."""
+    def scores(self, own: dict[int, OwnScores]) -> UserScores:
+        """Their scores as those of the whole population, in which users count nothing."""
         counts = torch.from_numpy(self.data.everyone.test.sizes).double()
-        clients = list(sums)
-        total: Params = {}
-        for name, value in (stack(list(sums.values())) if sums else {}).items():
-            total[name] = torch.zeros(len(counts), *value.shape[1:], dtype=value.dtype)
-            total[name][clients] = value
-        return UserScores(total, total.pop(LOSSES, torch.zeros(0)), counts)
+        if not own:
+            return UserScores({}, torch.zeros(0), counts)
+        first = next(iter(own.values()))
+        zeros = {name: value.new_zeros(len(counts), *value.shape) for name, value in first.sums.items()}
+        return UserScores(zeros, first.loss.new_zeros(len(counts)), counts).replaced(own)
 
     def records(self, measures: Sequence[Measure], shared: UserScores, own: UserScores) -> dict[str, Any]:
         """One row for each newcomer, as columns of clients.parquet."""
@@ -201,11 +201,11 @@ def homes_of(
         newcomers: their ids.
         groups_of_newcomers: by id.
     """
-    found = [Counter(groups[client] for client in clients) for clients in members]
+    counters = [Counter(groups[client] for client in clients) for clients in members]
     homes = {}
     for turn, client in enumerate(newcomers):
         group = groups_of_newcomers[client]
-        places = [place for place, counts in enumerate(found) if group and counts[group]]
+        places = [place for place, counts in enumerate(counters) if group and counts[group]]
         homes[client] = places[0] if len(places) == 1 else turn % len(members)
     return homes
 

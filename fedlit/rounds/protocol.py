@@ -22,40 +22,27 @@ ServerRecords = dict[str, list[Any]]
 """The columns of servers.parquet, with one row for each server; empty for a run with one server."""
 
 
-class Event(ABC):
+@dataclass(frozen=True, eq=False)
+class Event:
     """Servers that step together, and when."""
 
     servers: list[Server]
     time_s: float
     """Simulated seconds of the step."""
+    cohorts: list[Cohort]
+    """The cohort of each server."""
 
-    @property
-    def iterations(self) -> int:
-        """How often the servers mix and step."""
-        return 1
-
-    @abstractmethod
     def to_send(self) -> list[tuple[Server, Cohort]]:
         """Cohorts that are sent a model, each with its server; they train in this event or in a later one."""
+        return list(zip(self.servers, self.cohorts, strict=True))
 
-    @abstractmethod
     def to_train(self) -> list[Cohort]:
         """Cohorts that train in this event."""
+        return self.cohorts
 
     def to_step(self, trained: list[TrainedCohort]) -> list[TrainedCohort]:
         """The cohort with which each server steps, made from those that have trained."""
         return trained
-
-    def mix(self, iteration: int) -> None:  # noqa: B027  # one server has nobody to mix with
-        """Servers that step together mix their models."""
-
-    def records(self) -> ServerRecords:
-        """One row for each server, before clocks advance: the round that it is in, or that ends with this event."""
-        return {}
-
-    @abstractmethod
-    def finish(self, number: int) -> None:
-        """Advance the clocks after the event, which was the run's round `number`."""
 
 
 @dataclass(frozen=True)
@@ -78,17 +65,18 @@ class ServerProtocol(ABC):
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
+        self.servers = federation.servers
+        """All servers of the run."""
+        self.servers_per_step = 1
+        """How many servers step in an event."""
+        self.iterations = 1
+        """How often they mix and step in it."""
         self.time = 0.0
         """Simulated seconds of the last event."""
         self.events = 0
         """Number of events so far, which is t of the next event."""
         self.staleness = 0.0
         """Mean age, in rounds, of the models on which the reports of the last event are based; 0 for a flat run."""
-
-    @property
-    def servers(self) -> list[Server]:
-        """All servers of the run."""
-        return self.federation.servers
 
     @property
     def active_servers(self) -> list[Server]:
@@ -103,10 +91,12 @@ class ServerProtocol(ABC):
         """How many clients train in a round, given a cohort of every server: not every server steps in each round."""
         return round(sum(len(cohort.clients) for cohort in cohorts) * self.servers_per_step / len(cohorts))
 
-    @property
-    def servers_per_step(self) -> int:
-        """How many servers step in an event."""
-        return 1
+    def mix(self, servers: Sequence[Server]) -> None:  # noqa: B027  # one server has nobody to mix with
+        """Mix the models of servers that step together."""
+
+    def records(self, event: Event) -> ServerRecords:
+        """One row for each server, before clocks advance: the round that it is in, or that ends with this event."""
+        return {}
 
     def metrics(self) -> dict[str, float]:
         """The protocol's own numbers of a round."""
@@ -117,8 +107,8 @@ class ServerProtocol(ABC):
         """The model that is measured as the global one: that of the one server, or the mean over servers."""
         return self.federation.mean_model(self.active_servers)
 
-    def move_on(self, event: Event, number: int) -> None:
-        """Advance the clock: the event's servers begin their next rounds, all at the time of the event."""
+    def finish(self, event: Event, number: int) -> None:
+        """Advance the clocks after the run's round `number`: the event's servers begin their next rounds."""
         self.time = event.time_s
         self.events += 1
         for server in event.servers:

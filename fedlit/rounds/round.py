@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.net_parts import trained_state
 from fedlit.engines.base import threads
 from fedlit.errors import located, noted
 from fedlit.evaluation.round_metrics import round_metrics
@@ -112,8 +113,8 @@ class Round:
             with self.host.profile("server"):
                 weighed = self.step_together(event, cohorts)
             due = self.host.is_due(number)
-            servers = event.records() if due else {}
-            self.finish(event, number, weighed)
+            servers = self.parts.protocol.records(event) if due else {}
+            self.parts.protocol.finish(event, number)
             with self.host.profile("evaluate"):
                 record = self.measure(number, WeighedCohort.whole_round(weighed), watch, servers, due=due)
             with self.host.profile("log"):
@@ -188,11 +189,11 @@ class Round:
         """The servers that are due receive their clients' models, mix, step, and store their clients' rows."""
         for server, cohort in zip(event.servers, cohorts, strict=True):
             self.receive(server, cohort)
-        weighed = self.weigh(cohorts)
-        for iteration in range(event.iterations):
-            event.mix(iteration)
+        weighed, protocol = self.weigh(cohorts), self.parts.protocol
+        for _ in range(protocol.iterations):
+            protocol.mix(event.servers)
             self.step(event.servers, weighed)
-            check_servers(self.parts.protocol.federation.models(event.servers), self.state.rounds_done + 1)
+            check_servers(protocol.federation.models(event.servers), self.state.rounds_done + 1)
         self.store_rows(weighed)
         for server, stepped in zip(event.servers, weighed, strict=True):
             self.host.call(server, "on_server_step_end", stepped)
@@ -242,17 +243,15 @@ class Round:
         self.state.clients.update(clients, rows)
         self.parts.round_evaluator.invalidate(clients)
 
-    def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
-        """Advance the clocks after the event."""
-        event.finish(number)
-
     # ---- its end -----------------------------------------------------------------------------------------------------
 
     def measure(
         self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
     ) -> RoundRecord:
         """The metrics of the round and, if it is evaluated, the record of each client and server."""
-        values = round_metrics(cohort, self.parts.client) if cohort is not None else {}
+        parts, values = self.parts, {}
+        if cohort is not None:
+            values = round_metrics(cohort, parts.client, parts.told_numbers)
         evaluated = time.perf_counter()
         users = self.evaluate(number, cohort, values) if due else None
         newcomers = self.measure_newcomers(number, values) if due else None
@@ -273,7 +272,7 @@ class Round:
 
     def evaluate(self, number: int, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users, add to the round's values, and return the record of each client."""
-        with threads(self.parts.evaluation_threads):
+        with threads(self.parts.choice.evaluation_threads):
             measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model, number)
         values |= measured
         return users
@@ -297,7 +296,7 @@ class Round:
         if not servers:
             return {}
         models = [server.global_model for server in self.parts.protocol.active_servers]
-        with threads(self.parts.evaluation_threads):
+        with threads(self.parts.choice.evaluation_threads):
             scores = self.parts.round_evaluator.pooled_scores(models)
         return {"round": [number] * len(models), **servers, self.parts.client.task.first.name: scores}
 
@@ -323,4 +322,4 @@ class Round:
     def shown_model(self) -> Params:
         """What the client's net holds after `load_global_model`, without asking the device."""
         net = self.parts.client.net
-        return {name: self.state.global_model.get(name, value) for name, value in net.state_dict().items()}
+        return {name: self.state.global_model.get(name, value) for name, value in trained_state(net).items()}

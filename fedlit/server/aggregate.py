@@ -1,7 +1,9 @@
 """From trained clients to the pseudo-gradients of the servers' optimisers, for all servers at once."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+
+import torch
+from torch import Tensor
 
 from fedlit.client.cohort import WeighedCohort
 from fedlit.params import Params, concat_all_rows, scale, subtract, weighted_means
@@ -37,15 +39,18 @@ def pseudo_gradients(models: Params, cohorts: Sequence[WeighedCohort]) -> Params
 
 
 def averaged_buffers(cohorts: Sequence[WeighedCohort]) -> Params:
-    """Stacked: the buffers of each server. Float ones are averaged with the weights; integer ones (counters) are taken
-    from the first reporting client."""
+    """Stacked: the buffers of each server. Float ones are averaged with the weights; of integer ones (counters) it is
+    the largest of the reporting clients, which does not depend on their order."""
     buffers = WeighedCohort.buffers.of(cohorts)
     if not buffers:
         return {}
     counts = [len(cohort.clients) for cohort in cohorts]
     floats = {name: value for name, value in buffers.items() if value.is_floating_point()}
     averaged = weighted_means(floats, WeighedCohort.weights.of(cohorts), counts)
-    starts = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
-    firsts = [start + int(cohort.reports.int().argmax()) for start, cohort in zip(starts, cohorts, strict=True)]
-    counters = {name: value[firsts] for name, value in buffers.items() if name not in averaged}
-    return averaged | counters
+    reporting = torch.split(WeighedCohort.reports.of(cohorts), counts)
+
+    def largest(values: Tensor) -> Tensor:
+        pairs = zip(torch.split(values, counts), reporting, strict=True)
+        return torch.stack([(own[sends] if sends.any() else own).amax(0) for own, sends in pairs])
+
+    return averaged | {name: largest(value) for name, value in buffers.items() if name not in averaged}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.client.cohort import TrainedCohort
+from fedlit.client.net_parts import trained_buffers, trained_params
 from fedlit.client.states import ClientStates
 from fedlit.params import Params, clone
 from fedlit.server.base import ServerCallback
@@ -35,7 +36,7 @@ class Server:
     """z and everything else that the server keeps; a cloud has several servers.
 
     Args:
-        net: its parameters and buffers are copied as z^0; the net itself stays the clients' scratch space.
+        net: its trained parameters and buffers are copied as z^0; the net itself stays the clients' scratch space.
         build_optimizer: makes the optimiser that moves z along a pseudo-gradient.
         callbacks: server callbacks of the algorithm and the user.
         sizes: (clients,) training samples of each of its clients.
@@ -66,8 +67,8 @@ class Server:
         """Simulated seconds for which it had its reports and waited for other servers."""
         self.stepped = 0
         """Number of the round of the run in which it last stepped."""
-        self.params = {name: nn.Parameter(value) for name, value in clone(dict(net.named_parameters())).items()}
-        self.buffers = clone(dict(net.named_buffers()))
+        self.params = {name: nn.Parameter(value) for name, value in clone(trained_params(net)).items()}
+        self.buffers = clone(trained_buffers(net))
         self.bind_storage({name: value.detach() for name, value in (self.params | self.buffers).items()})
         self.initial = clone(self.params)
         self.optimizer = build_optimizer(self.params.values())
@@ -122,9 +123,9 @@ class Server:
 
     def for_newcomers(self) -> "Server":
         """This server as a client finds it that comes now: nobody has rows, and the run begins at its present model."""
-        found = copy(self)
-        found.states, found.initial = ClientStates(), clone({name: self._model[name] for name in self.params})
-        return found
+        server = copy(self)
+        server.states, server.initial = ClientStates(), clone({name: self._model[name] for name in self.params})
+        return server
 
     @contextmanager
     def callbacks_restored(self) -> Iterator[None]:

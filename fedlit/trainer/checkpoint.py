@@ -16,16 +16,19 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import frozen_state, trained_state
 from fedlit.client.row_layout import archive
 from fedlit.client.row_store import RowStore
 from fedlit.client.weights_file import is_whole
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import DamagedRowsError, ResumeError, RunError
 from fedlit.files import write_bytes
+from fedlit.params import under_prefix, with_prefix
 from fedlit.ranks import Ranks
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.trainer.checkpoint_form import fault_in
+from fedlit.trainer.frozen_file import Named
 
 log = logging.getLogger("fedlit")
 
@@ -55,6 +58,8 @@ class RunCheckpoint(Checkpoint):
     def __init__(self, folder: RunFolder, every: int | None) -> None:
         self.folder = folder
         self.every = every
+        self.frozen: Named = {}
+        """The file with the frozen part of the net, and its fingerprint."""
         self.saved_round: int | None = None
         self.saved_best: int | None = None
         self.saved_at = time.monotonic()
@@ -84,8 +89,14 @@ class RunCheckpoint(Checkpoint):
             log.warning(str(error))
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the W&B run's id, so that a resumed run continues its curves, and the list of client records."""
+        """Add the W&B run's id, so that a resumed run continues its curves, and the list of client records.
+
+        The frozen part of the net is in a file of its own.
+        """
         checkpoint["client_parts"] = self.folder.parts.state_dict()
+        checkpoint["frozen"] = self.frozen
+        for name in with_prefix("net", frozen_state(client_of(pl_module).net)):
+            checkpoint["state_dict"].pop(name, None)
         wandb = [logger for logger in trainer.loggers if isinstance(logger, WandbLogger)]
         checkpoint["wandb_id"] = wandb[0].version if wandb else None
 
@@ -123,6 +134,12 @@ def loop_of(trainer: Trainer) -> FederatedLoop:
     return loop
 
 
+def client_of(module: LightningModule) -> Client:
+    """The module, which is the run's algorithm."""
+    assert isinstance(module, Client)
+    return module
+
+
 def write_tensors(path: Path, content: dict[str, Any]) -> None:
     """Save tensors and plain data."""
     write_bytes(path, archive(content))
@@ -137,6 +154,12 @@ class LoadedCheckpoint:
     engine: dict[str, Any] | None
     """The loop's record of its engine."""
     content: dict[str, Any] = field(repr=False)
+
+    @property
+    def frozen(self) -> Named:
+        """The file with the frozen part of the net, and its fingerprint; empty if the whole net is trained."""
+        named: Named = self.content.get("frozen", {})
+        return named
 
 
 class PreloadedCheckpointIO(TorchCheckpointIO):
@@ -206,14 +229,23 @@ def look_at(path: Path) -> tuple[dict[str, Any] | None, str]:
 
 def check_fits(checkpoint: LoadedCheckpoint, client: Client, data: FederatedDataModule) -> None:
     """ResumeError for a checkpoint of another net, or with clients that the data do not have."""
-    saved = checkpoint.content["state_dict"]
-    for name, value in client.state_dict().items():
+    saved = under_prefix("net", checkpoint.content["state_dict"])
+    trained = trained_state(client.net)
+    other = [name for name in saved if name in frozen_state(client.net)]
+    other += [name for name in trained if name not in saved] if checkpoint.frozen else []
+    if other:
+        was = "trained, and here it is frozen" if other[0] in saved else "frozen, and here it is trained"
+        raise ResumeError(
+            f"{checkpoint.path} is of a run that trains another part of the net: there net.{other[0]} was {was}. Train "
+            "the same parameters (model.train, or requires_grad), or start another run."
+        )
+    for name, value in trained.items():
         shape = getattr(saved.get(name), "shape", None)
-        if name.startswith("net.") and shape != value.shape:
+        if shape != value.shape:
             has = "it is not there" if shape is None else f"it has the shape {tuple(shape)} there"
             raise ResumeError(
-                f"{checkpoint.path} is not a checkpoint of this run: the net has {name} of {tuple(value.shape)}, and "
-                f"{has}. Restore the file, or start the run anew with --overwrite."
+                f"{checkpoint.path} is not a checkpoint of this run: the net has net.{name} of "
+                f"{tuple(value.shape)}, and {has}. Restore the file, or start the run anew with --overwrite."
             )
     most = max(checkpoint.content["loops"]["fit_loop"]["clients"]["clients"], default=0)
     if most >= data.num_clients and not data.is_fresh:

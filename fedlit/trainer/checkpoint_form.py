@@ -94,6 +94,9 @@ def _fault_beside(content: Mapping[str, Any]) -> str | None:
     for state in content["optimizer_states"]:
         if not isinstance(state, dict) or not isinstance(state.get("param_groups"), list):
             return "optimizer_states has something else than states of optimisers"
+    frozen = content.get("frozen") or {"file": "", "sha256": ""}
+    if fault := _lacks("frozen.", frozen if isinstance(frozen, dict) else {}, {"file": str, "sha256": str}):
+        return fault
     parts = content.get("client_parts", {"run": "", "checksums": {}})
     return _lacks("client_parts.", parts if isinstance(parts, dict) else {}, _PARTS)
 

@@ -8,7 +8,7 @@ from pytorch_lightning import Callback
 from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
 
 from fedlit.client.base import Client
-from fedlit.client.net_parts import check_part
+from fedlit.client.net_parts import check_trained_part
 from fedlit.client.specs import check_places, check_reported, number_states
 from fedlit.client.step import Adaptation, AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
@@ -24,7 +24,7 @@ from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.sampling import Sampler, check_selection
 from fedlit.server.weights import Weighting
-from fedlit.trainer.net_checks import check_first_steps, check_frozen, check_net
+from fedlit.trainer.net_checks import check_first_steps, check_net, check_trained
 from fedlit.trainer.protocol_checks import check_buffer, check_clock, check_cloud, check_discount
 
 REFUSED_TRAINER_ARGUMENTS = {
@@ -117,7 +117,7 @@ def check_run(
     check_newcomers(data, measures)
     check_extra_metrics(data, measures)
     check_monitors(client, data, callbacks)
-    check_frozen(client)
+    check_trained(client)
     check_net(client, data)
     if client.batch_size < client.fewest_rows:
         raise ConfigError("model.batch_size is 1, but model.net has BatchNorm, which needs 2 rows or more. Raise it.")
@@ -189,7 +189,7 @@ def check_states(client: Client) -> None:
     check_places(name, kept, {*client.carried_states(), *(phase.writes for phase in client.phases())})
     check_reported(name, kept, client.sent_spec(), client.report_spec())
     for name in number_states(client.first_values()):
-        if name in (*record_columns(client.task.measures), "own", "gain"):
+        if name in (*record_columns(client.measures), "own", "gain"):
             raise ConfigError(
                 f"{type(client).__name__} keeps a number called '{name}' for each client, but the records of "
                 "clients have a column of that name already. Give it another name in state_spec()."
@@ -239,7 +239,7 @@ def evaluation_options(
 def check_adaptation(client: Client, data: FederatedDataModule, measures: EvaluationOptions) -> None:
     """Refuse to adapt personal models on adaptation data that do not exist."""
     if measures.finetune is not None:
-        check_part(client.net, measures.finetune.part, "trainer.finetune_part")
+        check_trained_part(client.net, measures.finetune.part, "trainer.finetune_part")
     steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
     for name, step in steps.items():
         if step is not None and step.on == "adapt" and not data.everyone.adapt.sizes.any():

@@ -29,6 +29,7 @@ from fedlit.recorded import Recorded, arguments_of
 from fedlit.results.config_file import (
     ATTRIBUTES,
     BROUGHT,
+    FROZEN,
     canonical,
     flatten,
     is_fingerprint,
@@ -186,6 +187,7 @@ def check_ranks_agree(ranks: Sequence[tuple[Mapping[str, Any], Mapping[str, str]
 
 def _comparable(config: Mapping[str, Any], versions: Mapping[str, str], partition: str) -> dict[str, Any]:
     """Settings that must be equal on all ranks: not folders, and not weights, which all get from the first rank."""
-    flat = {name: value for name, value in flatten(config).items() if not name.endswith(f".net.{BROUGHT}")}
+    weights = (f".net.{BROUGHT}", f".net.{FROZEN}")
+    flat = {name: value for name, value in flatten(config).items() if not name.endswith(weights)}
     same = {name: value for name, value in flat.items() if name.rpartition(".")[2] not in ("run", "default_root_dir")}
     return same | {f"the version of {name}": value for name, value in versions.items()} | {"the data": partition}

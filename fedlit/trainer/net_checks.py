@@ -6,27 +6,37 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.client.base import Client
+from fedlit.client.net_parts import trained_params
 from fedlit.client.tasks import Named
 from fedlit.data.base import FederatedDataModule
 from fedlit.engines.step_check import check_steps
 from fedlit.engines.step_probe import MOST_ROWS
 from fedlit.errors import ConfigError, nearest, require
+from fedlit.evaluation.summaries import check_summaries
 from fedlit.inputs import Inputs, arguments, call, in_dtype, shapes, tensors
 from fedlit.metrics.formatting import counted
+from fedlit.metrics.from_torchmetrics import TorchMetric
+from fedlit.trainer.adapter_files import check_not_merged
+
+_TRIED_ROWS = 100
+"""Rows on which metrics are computed before a run."""
 
 
-def check_frozen(client: Client) -> None:
-    """Refuse frozen parameters: engines train, and servers average, all parameters of a net."""
-    frozen = [name for name, value in client.net.named_parameters() if not value.requires_grad]
-    if frozen:
-        few = ", ".join(f"'{name}'" for name in frozen[:3])
-        more = f" and {len(frozen) - 3} more" if len(frozen) > 3 else ""
-        raise ConfigError(
-            f"model.net ({type(client.net).__name__}) has frozen parameters (requires_grad is False): {few}{more}. "
-            "fedlit trains and sends all parameters of a net, these too. Let them train, net.requires_grad_(True); or, "
-            "where a frozen part comes first, apply it to the samples once and give its outputs to TensorData, with "
-            "the rest of the net as model.net."
-        )
+def check_trained(client: Client) -> None:
+    """Refuse a net of which nothing is trained, and tensors that clients keep although they are frozen."""
+    require(
+        bool(client.local_params),
+        f"model.net ({type(client.net).__name__}) has nothing to train: none of its parameters requires a gradient. "
+        "Name what is trained in model.train (modules, parameters or patterns with *), or let parameters train with "
+        "requires_grad_(True).",
+    )
+    require(
+        client.local_params.keys() == trained_params(client.net).keys(),
+        f"This {type(client).__name__} has trained another part of its net before: parameters were frozen or unfrozen "
+        "since. Make a new client with the net, and trainer.initial_weights='net' to keep its weights.",
+    )
+    client.check_kept_tensors()
+    check_not_merged(client.net)
 
 
 def check_net(client: Client, data: FederatedDataModule) -> None:
@@ -35,21 +45,40 @@ def check_net(client: Client, data: FederatedDataModule) -> None:
     check_inputs(x, len(y), type(data).__name__)
     check_arguments(client.net, x)
     name = type(client.net).__name__
-    training = client.net.training
-    client.net.eval()
     try:
-        with torch.no_grad():
-            output = call(client.net, in_dtype(x, next(client.net.parameters()).dtype))
+        output = evaluated(client.net, x)
     except (RuntimeError, IndexError) as error:
         raise ConfigError(
             f"model.net ({name}) cannot take samples of {shapes(x)} from {type(data).__name__}: "
             f"{str(error).splitlines()[0]}. {advice(x, error)}"
         ) from error
-    finally:
-        client.net.train(training)
     misfit = client.task.misfit(output, y, Named(f"model.net ({name})", type(data).__name__, data.num_classes))
     if misfit is not None:
         raise ConfigError(misfit)
+    check_metrics(client, data)
+
+
+def evaluated(net: nn.Module, x: Inputs) -> Tensor:
+    """The net's output in evaluation mode."""
+    training = net.training
+    net.eval()
+    try:
+        with torch.no_grad():
+            output: Tensor = call(net, in_dtype(x, next(net.parameters()).dtype))
+    finally:
+        net.train(training)
+    return output
+
+
+def check_metrics(client: Client, data: FederatedDataModule) -> None:
+    """Compute every metric of torchmetrics once, on a few rows of the pooled test."""
+    metrics = [measure.of_outputs for measure in client.measures if isinstance(measure.of_outputs, TorchMetric)]
+    rows = data.global_test[:_TRIED_ROWS]
+    if metrics and len(rows):
+        x, y = data.rows(data.store, rows)
+        output = evaluated(client.net, x)
+        for metric in metrics:
+            metric.check(output, y)
 
 
 def check_inputs(x: object, rows: int, data: str) -> None:
@@ -110,4 +139,6 @@ def check_first_steps(client: Client, data: FederatedDataModule) -> None:
     rows = data.load(0, [largest]).train[0][: min(client.batch_size, MOST_ROWS)]
     if len(rows) >= client.fewest_rows:
         x, y = data.rows(data.store, rows)
-        check_steps(client, in_dtype(x, next(client.net.parameters()).dtype), y)
+        x = in_dtype(x, next(client.net.parameters()).dtype)
+        check_steps(client, x, y)
+        check_summaries(client, x, y)

@@ -75,7 +75,7 @@ def fixed_tensors(net: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
     for position, (name, parameter) in enumerate(net.named_parameters(), start=1):
         inputs = max(1, parameter[0].numel()) if parameter.dim() > 1 else 1
         numbers = fixed_numbers(parameter.shape, offset=position * 97) / inputs**0.5
-        tensors[name] = numbers.to(dtype) if parameter.requires_grad else parameter.detach().to(dtype)
+        tensors[name] = numbers.to(dtype) if parameter.is_floating_point() else parameter.detach()
     for name, buffer in net.named_buffers():
         begins = _STATISTICS.get(name.rpartition(".")[2])
         kept = buffer.detach().clone() if begins is None else torch.full_like(buffer, begins)

@@ -22,9 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedlit.client.net_parts import trained_params
 from fedlit.errors import ConfigError
 from fedlit.recorded import TRAINED_AS, ReadFromFile, Recorded, arguments_of
-from fedlit.results.config_file import ATTRIBUTES
+from fedlit.results.config_file import ATTRIBUTES, FROZEN
+from fedlit.trainer import frozen_file
 from fedlit.trainer.code_fingerprint import code_of, is_user_code, plain_attributes
 
 LONGEST = 32
@@ -92,32 +94,36 @@ def describe_net(net: nn.Module, where: str) -> Description:
     count = sum(value.numel() for value in net.parameters())
     structure = digest("\n".join(structure_lines(net, where)).encode(), 8)
     known = {**class_of(net), **attributes_of(net.modules())}
-    return {**known, "init_args": built_with, "parameters": count, "structure": structure}
+    return {**known, "init_args": built_with, "parameters": count, "structure": structure, **parts_of(net)}
+
+
+def parts_of(net: nn.Module) -> Description:
+    """Which parameters of a net are trained, and a fingerprint of the frozen ones; nothing if none is frozen."""
+    rest = frozen_file.named(net) if any(not value.requires_grad for value in net.parameters()) else {}
+    return {"trained": shortened([*trained_params(net)]), FROZEN: rest["sha256"]} if rest else {}
 
 
 def structure_lines(net: nn.Module, where: str) -> list[str]:
     """Every module with its options, and every tensor with its shape.
 
-    Values are included where training does not change them: frozen parameters, and buffers except running statistics.
-    The initial values of the others follow from the seed. Floating-point dtypes follow from `trainer.precision`.
+    Values are included of buffers, except running statistics. The initial values of what is trained follow from the
+    seed; frozen parameters have a fingerprint of their own. Floating-point dtypes follow from `trainer.precision`.
     """
     modules = [
         f"{name} {class_of(module)} {module.extra_repr()} {own_options(module, where)}"
         for name, module in net.named_modules()
     ]
     fixed = {name: value for name, value in net.named_buffers() if not name.endswith(_STATISTICS)}
-    fixed |= {name: value for name, value in net.named_parameters() if not value.requires_grad}
-    trained = [
+    others = [
         f"{name} {tuple(value.shape)} {value.is_floating_point() or value.dtype}"
         for name, value in net.state_dict().items()
         if name not in fixed
     ]
-    return modules + trained + [f"{name} {array_text(in_float32(value), where)}" for name, value in fixed.items()]
-
-
-def in_float32(value: Tensor) -> Tensor:
-    """A floating-point tensor in float32, because an earlier run may have left it in another precision."""
-    return value.float() if value.is_floating_point() else value
+    return (
+        modules
+        + others
+        + [f"{name} {array_text(frozen_file.in_float32(value), where)}" for name, value in fixed.items()]
+    )
 
 
 def own_options(module: nn.Module, where: str) -> str:

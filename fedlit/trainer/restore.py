@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from torch import nn
+
 from fedlit.client.base import Client
 from fedlit.client.states import ClientStates
 from fedlit.client.step import Personal
@@ -20,6 +22,7 @@ from fedlit.evaluation.user_models import UserModels
 from fedlit.params import Params, at_least_float32, copy_into
 from fedlit.results.config_file import read_config
 from fedlit.results.folder import RunFolder
+from fedlit.trainer import frozen_file
 from fedlit.trainer.checkpoint import LoadedCheckpoint, check_fits, find_checkpoint
 from fedlit.trainer.net_checks import check_net
 
@@ -42,7 +45,7 @@ class Restored:
             for name, value in checkpoint.content["state_dict"].items()
             if name.startswith("net.")
         }
-        """The global model, under the net's own names."""
+        """The global model, under the net's own names, without the frozen part."""
         self.personal = Personal(**self._loop.get("personal", {}))
         self.states = ClientStates()
         with understood(checkpoint.path):
@@ -56,6 +59,11 @@ class Restored:
         if checkpoint is None:
             raise RunError(f"{path} holds no checkpoint. Give the folder of a run with a finished round.")
         return cls(folder, checkpoint)
+
+    @cached_property
+    def frozen(self) -> Params:
+        """The frozen part of the net."""
+        return frozen_file.read(self.folder, self.checkpoint.frozen)
 
     @property
     def keeps_local(self) -> bool:
@@ -104,12 +112,20 @@ class Restored:
         data.prepare_data()
         data.setup("test")
         dtype = next(value.dtype for value in self.model.values() if value.is_floating_point())
+        self._load_frozen(client.net)
         client.net.to(dtype)
         data.cast(at_least_float32(dtype))
         check_net(client, data)
         client.prepare()
         check_fits(self.checkpoint, client, data)
         copy_into(client.net, self.model)
+
+    def _load_frozen(self, net: nn.Module) -> None:
+        """Give the net the run's frozen part, and let the same parameters train."""
+        if self.frozen:
+            net.load_state_dict(self.frozen, strict=False)
+            for name, value in net.named_parameters():
+                value.requires_grad_(name in self.model)
 
     def evaluator(self, client: Client, data: FederatedDataModule) -> Evaluator:
         """Evaluates the global model, on any data that were passed to `load_into`."""

@@ -11,6 +11,7 @@ from fedlit.errors import ResumeError, RunError, understood
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.checkpoint import LoadedCheckpoint, check_fits, find_checkpoint
 from fedlit.trainer.description import check_same_settings
+from fedlit.trainer.frozen_file import check_same
 
 log = logging.getLogger("fedlit")
 
@@ -48,6 +49,7 @@ def check_resumed(
     """ResumeError unless the checkpoint can be continued with this client, these data, rounds and engine."""
     check_rounds(folder, checkpoint.rounds, rounds)
     check_fits(checkpoint, client, data)
+    check_same(client.net, checkpoint.frozen, checkpoint.path)
     if checkpoint.engine is not None:
         with understood(checkpoint.path):
             check_same_engine(checkpoint.engine, request, processes)

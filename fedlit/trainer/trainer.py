@@ -1,61 +1,39 @@
-"""FederatedTrainer: makes objects of arguments, and starts a run. A round is in `rounds/round.py`."""
+"""FederatedTrainer: makes objects of arguments. `fit.py` starts a run with them; a round is in `rounds/round.py`."""
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from pytorch_lightning import Callback, LightningDataModule, LightningModule, Trainer, seed_everything
 from pytorch_lightning.callbacks import Checkpoint, ProgressBar
 from pytorch_lightning.loggers import Logger
-from pytorch_lightning.profilers import Profiler
-from torch import nn
 
-from fedlit.client.base import Client
-from fedlit.client.initial_weights import InitialWeights, draw_initial_weights, mark_trained
-from fedlit.client.states_location import StatesPlace, check_asked, why_not_on_disk
+from fedlit.client.initial_weights import InitialWeights
+from fedlit.client.states_location import StatesPlace
 from fedlit.client.step import AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
-from fedlit.data.base import FederatedDataModule
-from fedlit.data.partition_plot import draw_partition
 from fedlit.engines.device import Accelerator, Precision, check_precision, find_accelerator
 from fedlit.engines.engine_choice import EngineName, Request
 from fedlit.engines.processes.strategy import FederatedStrategy, find_strategy
 from fedlit.errors import nearest, require
 from fedlit.evaluation.round_metrics import EXTRA_METRICS
-from fedlit.files import write_json, writing
 from fedlit.recorded import Recorded
-from fedlit.results.config_file import canonical
 from fedlit.results.folder import RunFolder
-from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.gathering import RoundOptions
-from fedlit.rounds.interrupts import interrupts_go_through
 from fedlit.rounds.loop import FederatedLoop
-from fedlit.server.base import ServerCallback, merge_callbacks
+from fedlit.server.base import ServerCallback
 from fedlit.server.buffer import Buffer
 from fedlit.server.cloud import Cloud
 from fedlit.server.optimizers import ServerOptimizer, find_server_optimizer
 from fedlit.server.sampling import Sampler, find_sampler
-from fedlit.server.weights import Weighting, find_weighting
-from fedlit.trainer.checkpoint import PreloadedCheckpointIO, RunCheckpoint
-from fedlit.trainer.configuration_checks import (
-    check_run,
-    checked_parts,
-    evaluation_options,
-    refuse_lightning_arguments,
-)
-from fedlit.trainer.description import check_ranks_agree, describe_run, describe_run_as_in_0_1
+from fedlit.server.weights import Weighting
+from fedlit.trainer.checkpoint import RunCheckpoint
+from fedlit.trainer.configuration_checks import checked_parts, evaluation_options, refuse_lightning_arguments
+from fedlit.trainer.fit import Fit
 from fedlit.trainer.fit_results import FitResults
 from fedlit.trainer.progress_bar import RoundProgressBar, show_lines
-from fedlit.trainer.protocol_checks import warn_mixing_has_no_effect
-from fedlit.trainer.resume import check_resumed, find_resumed, prepare_folder
-from fedlit.trainer.summary import versions
-
-log = logging.getLogger("fedlit")
 
 
 class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # test and validate differ from Lightning's
@@ -114,6 +92,8 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             resumed.
         refused: arguments of Lightning's trainer that make no sense here.
     """
+
+    callbacks: list[Callback]
 
     def __init__(
         self,
@@ -232,7 +212,7 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         self.resume, self.overwrite = resume, overwrite
         self.server_optimizer = find_server_optimizer(server_optimizer)
         self.config: dict[str, Any] | None = None
-        self._algorithms_callbacks: list[ServerCallback] = []
+        self.algorithms_callbacks: list[ServerCallback] = []
         where: Accelerator = accelerator if accelerator in ("auto", "cpu") else "gpu"  # Lightning's word is cuda too
         request = Request(
             engine=engine,
@@ -270,111 +250,13 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
             ckpt_path: a checkpoint to continue from; a run folder finds its own with `resume`.
         """
         client, data = checked_parts(model, datamodule)
+        fit = Fit(self, client, data, super().fit)
         if not isinstance(self.strategy, FederatedStrategy):
-            self._fit(client, data, ckpt_path)
+            fit.run(ckpt_path)
             return
         assert self.strategy.launcher is not None
         self.strategy.connect(client)
-        self.strategy.launcher.launch(self._fit_with_others, client, data, ckpt_path, trainer=self)
-
-    def _fit_with_others(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
-        """Train as one process of several, which end together."""
-        assert isinstance(self.strategy, FederatedStrategy)
-        ranks = self.loop.ranks = self.strategy.join()
-        if not ranks.is_first:
-            logging.getLogger("fedlit").setLevel(logging.WARNING)  # only one rank prints
-        with ranks.taking_leave():
-            if self.local_rank == 0:
-                data.prepare_data()
-            ranks.all_gather(None)  # wait: only one process of a machine downloads
-            self._fit(client, data, ckpt_path)
-
-    def _fit(self, client: Client, data: FederatedDataModule, ckpt_path: str | Path | None) -> None:
-        ranks = self.loop.ranks
-        data.prepare_data()
-        data.setup("fit")
-        users = [callback for callback in self.callbacks if callback not in self._algorithms_callbacks]
-        self._algorithms_callbacks = client.server_callbacks()
-        self.callbacks: list[Callback] = merge_callbacks(self._algorithms_callbacks, users)
-        self._check(client, data)
-        described = self.folder is not None or ranks.size > 1
-        config = self.config or (describe_run(self, client, data, users) if described else {})
-        as_once = None if self.config else partial(describe_run_as_in_0_1, self, client, data, users)
-        if ranks.size > 1:
-            check_ranks_agree(ranks.all_gather((json.loads(canonical(config)), versions(), data.partition_hash)))
-        if ckpt_path is None:
-            self._set_initial_weights(client)
-        ranks.broadcast_tensors(client.net.state_dict())
-        folder = self.folder if ranks.is_first else None
-        with folder.claimed() if folder is not None else nullcontext():
-            checkpoint = self._open_folder(folder, client, data, config, as_once) if folder is not None else None
-            served = client.served_by(self.loop.create_servers)
-            with served, self.loop.stop_request.listening(), interrupts_go_through(), self._marking(client.net):
-                path = ranks.broadcast(checkpoint) or ckpt_path
-                super().fit(client, datamodule=data, ckpt_path=path, weights_only=True)
-            if folder is not None:
-                self._close_folder(folder)
-            self._show_profile()
-
-    def _check(self, client: Client, data: FederatedDataModule) -> None:
-        """Refuse what cannot work, before any work; sets the loop's weighting."""
-        options = self.loop.options
-        weighting = find_weighting(client.weighting() if self.weights is None else self.weights)
-        check_run(
-            client,
-            data,
-            self.callbacks,
-            clients_per_round=options.clients_per_round,
-            sampler=options.sampler,
-            weighting=weighting,
-            measures=self.loop.measures,
-            cloud=options.cloud,
-            clock=options.clock,
-            buffer=options.buffer,
-            seed=self.seed,
-        )
-        check_asked(
-            options.states, why_not_on_disk(self.folder.path if self.folder is not None else None, self.num_nodes)
-        )
-        warn_mixing_has_no_effect(client, self.server_optimizer, options.cloud)
-        if options.clock is not None and options.clock.latency.is_recorded:
-            simulate_clock(client, data, options, self.max_epochs or 1)  # a trace that is too short is found here
-        self.loop.weighting = weighting
-
-    def _set_initial_weights(self, client: Client) -> None:
-        """From a file, or drawn from the seed; the weights of a resumed run come with its checkpoint."""
-        ranks = self.loop.ranks
-        if client.init_from is not None:
-            if ranks.is_first:  # the other ranks get its tensors
-                client.init_from.load_into(client.net)
-            log.info(f"initial weights: from {client.init_from.path}")
-        elif self.initial_weights == "seed" and not ranks.broadcast(self._has_checkpoint):
-            draw_initial_weights(client.net, self.seed)
-            log.info(f"initial weights: drawn from seed {self.seed}")
-
-    @property
-    def _has_checkpoint(self) -> bool:
-        """Whether the run continues from its folder, with the weights of its checkpoint."""
-        folder = self.folder
-        if folder is None or not self.resume or self.overwrite or not folder.holds_run():
-            return False
-        return folder.last.exists() or folder.previous.exists()
-
-    @contextmanager
-    def _marking(self, net: nn.Module) -> Iterator[None]:
-        """Mark the net as trained at the end of the run, even if it fails."""
-        try:
-            yield
-        finally:
-            if self.loop.rounds_done:
-                mark_trained(net)
-
-    def _show_profile(self) -> None:
-        """Log the summary of Lightning's profiler, for every rank."""
-        profiler: Profiler = self.profiler  # type: ignore[attr-defined]  # set by Lightning's constructor
-        for rank, summary in enumerate(self.loop.ranks.all_gather(profiler.summary())):
-            if summary and self.loop.ranks.is_first:
-                log.info(f"rank {rank}: {summary.strip()}" if self.loop.ranks.size > 1 else summary.strip())
+        self.strategy.launcher.launch(fit.run_as_rank, ckpt_path, trainer=self)
 
     def use_loop(self, make: Callable[..., FederatedLoop]) -> None:
         """Replace the loop; `make` takes the arguments of FederatedLoop."""
@@ -387,38 +269,6 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         """Save a checkpoint, but never of an unfinished round: inside a round it is written at the round's end."""
         save = super().save_checkpoint
         self.loop.state.at_round_end(lambda: save(filepath, bool(weights_only), storage_options))
-
-    def _open_folder(
-        self,
-        folder: RunFolder,
-        client: Client,
-        data: FederatedDataModule,
-        config: dict[str, Any],
-        as_once: Callable[[], dict[str, Any]] | None,
-    ) -> Path | None:
-        """Open the folder for a new or a resumed run; returns the checkpoint's path if there is one."""
-        checkpoint = None
-        if folder.holds_run() and not self.overwrite:
-            checkpoint = find_resumed(folder, config, as_once, resume=self.resume)
-        if checkpoint is not None:
-            rounds, request = self.max_epochs, self.loop.options.request
-            check_resumed(folder, checkpoint, client, data, rounds, request, self.loop.ranks.size)
-        prepare_folder(folder, config, checkpoint, overwrite=self.overwrite)
-        folder.write_partition(data.describe())
-        self.loop.folder = folder
-        if checkpoint is None:
-            return None
-        self.strategy.checkpoint_io = PreloadedCheckpointIO(checkpoint)
-        return checkpoint.path
-
-    def _close_folder(self, folder: RunFolder) -> None:
-        folder.finish_clients()
-        if not folder.partition_picture.exists():
-            described = self.loop.data.describe()
-            with writing(folder.partition_picture) as draft:
-                draw_partition(described, draft)
-        write_json(folder.summary, self.summary)
-        folder.close()
 
 
 def quiet_lightning() -> None:

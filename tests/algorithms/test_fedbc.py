@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlit import Cohort, FedBC, FederatedTrainer, Softmax
 from fedlit.algorithms.fedbc import DualAscent, dual_ascent, tolerance_step
-from tests.problems import run, tiny_net
+from tests.problems import kept_rows, run, tiny_net
 from tests.server import make_cohort
 
 NUMBERS = st.lists(st.floats(0, 100), min_size=3, max_size=3)
@@ -135,3 +135,16 @@ def test_a_client_without_a_step_keeps_its_dual() -> None:
     trainer = run(Idle(tiny_net(), dual_lr=0.5, dual_init=1.0, tolerance_init=0.4), sampler="all")
     assert 1 not in trainer.loop.states.touched
     assert all(float(trainer.loop.states.row("dual", client)) != 1.0 for client in (0, 2, 3))
+
+
+def test_duals_stay_in_their_range_through_a_run() -> None:
+    client = FedBC(tiny_net(), dual_lr=5.0, dual_init=0.05, dual_min=0.05, dual_max=0.2)
+    dual = kept_rows(run(client))["dual"]
+    assert float(dual.min()) >= 0.05
+    assert float(dual.max()) <= 0.2
+
+
+def test_with_a_tolerance_of_zero_no_dual_ever_falls() -> None:
+    trainer = run(FedBC(tiny_net(), dual_lr=0.5, tolerance_lr=0.0), sampler="all")
+    lows = trainer.loop.history.series("dual/min")[1]
+    assert lows == sorted(lows)

@@ -56,6 +56,12 @@ def mean_of(trainer: FederatedTrainer, state: str) -> dict[str, Tensor]:
 
 
 BITWISE: dict[str, tuple[Fit, Fit]] = {
+    "fedbc, duals 0": (fit(FedBC, dual_lr=0.0), fit(FedAvg)),
+    "fedbc, duals mu/2": (
+        fit(FedBC, dual_lr=0.0, dual_init=0.35, trainer={"weights": "samples"}),
+        fit(FedProx, mu=0.7),
+    ),
+    "fedprox, mu 0": (fit(FedProx, mu=0.0), fit(FedAvg)),
     "qfedavg, q 0": (fit(QFedAvg, q=0.0), fit(FedAvg, trainer=UNIFORM)),
     "qfedavg, q 0, any bound": (fit(QFedAvg, q=0.0, lipschitz=4.0), fit(FedAvg, trainer=UNIFORM)),
     "fedfor, strength 0": (fit(FedFor, strength=0.0), fit(FedAvg)),
@@ -81,6 +87,7 @@ BITWISE: dict[str, tuple[Fit, Fit]] = {
     ),
 }
 ROUNDING: dict[str, tuple[Fit, Fit]] = {
+    "fedbc, equal duals": (fit(FedBC, dual_lr=0.0, dual_init=0.35), fit(FedProx, mu=0.7, trainer=UNIFORM)),
     "qfedavg by samples, q 0": (fit(QFedAvg, q=0.0, sample_weighted=True), fit(FedAvg)),
     "exp_alpha, hot": (fit(FedAvg, trainer={"weights": ExpAlpha(1e300)}), fit(FedAvg)),
     **{
@@ -96,6 +103,14 @@ ROUNDING: dict[str, tuple[Fit, Fit]] = {
 @pytest.mark.parametrize("name", BITWISE)
 def test_at_its_limit_an_algorithm_is_another_to_the_last_bit(name: str) -> None:
     ours, theirs = (weights_of(one()) for one in BITWISE[name])
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+
+
+def test_a_limit_holds_to_the_last_bit_in_single_precision_too() -> None:
+    frozen = FedBC(tiny_net().float(), dual_lr=0.0, dual_init=0.35, **RICH)
+    single: dict[str, Any] = {"rounds": 2, "precision": "32-true"}
+    ours = weights_of(run(frozen, weights="samples", **single))
+    theirs = weights_of(run(FedProx(tiny_net().float(), mu=0.7, **RICH), **single))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 

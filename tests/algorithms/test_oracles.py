@@ -1,12 +1,13 @@
 """Three rounds of every algorithm against NumPy traces that were written from the papers by someone else."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from fedlit import (
     Client,
@@ -36,7 +37,7 @@ from fedlit.keys import Purpose, generator
 from tests.cases import slow_but
 from tests.oracles import blocks, fair, personal, servers, variates
 from tests.oracles import rounds as oracle
-from tests.problems import CLASSES, SIZES, run, tiny_data, tiny_net
+from tests.problems import CLASSES, FEATURES, SIZES, run, tiny_data, tiny_net
 
 ROUNDS, BATCH, EPOCHS = 3, 4, 2
 PLAIN: dict[str, Any] = {"lr": 0.05, "lr_decay": 0.8}
@@ -234,17 +235,21 @@ def trace_of(case: Case, problem: Problem, cohorts: list[list[int]]) -> Any:
     return case.answer(problem.given, init, cohorts, plan, oracle.Local(**case.local), **asked)
 
 
-def fitted(name: str, problem: Problem, **engine: Any) -> FederatedTrainer:
+def fitted(name: str, problem: Problem, net: nn.Module | None = None, **engine: Any) -> FederatedTrainer:
     """fedlit's run of the same case."""
     case = CASES[name]
-    client = case.algorithm(tiny_net(), batch_size=BATCH, local_epochs=EPOCHS, **case.local, **case.options)
+    client = case.algorithm(net or tiny_net(), batch_size=BATCH, local_epochs=EPOCHS, **case.local, **case.options)
     return run(client, problem.data, rounds=ROUNDS, **case.trainer, **engine)
 
 
-def fitted_and_traced(name: str) -> tuple[FederatedTrainer, Any, Problem, list[list[int]]]:
+def fitted_and_traced(
+    name: str, net: nn.Module | None = None, **engine: Any
+) -> tuple[FederatedTrainer, Any, Problem, list[list[int]]]:
     """fedlit's run, the oracle's answer, the data and the cohorts."""
     problem = Problem()
-    trainer = fitted(name, problem)
+    trainer = fitted(name, problem, net, **engine)
+    if isinstance(net, Behind):
+        problem.given = replace(problem.given, x=[x @ net.first.detach().numpy() for x in problem.given.x])
     select = trainer.loop.options.sampler.select
     cohorts = [select(0, t, problem.data.sizes.numpy(), 3).report for t in range(ROUNDS)]
     assert len({tuple(cohort) for cohort in cohorts}) > 1, "partial participation must vary"
@@ -255,11 +260,50 @@ def gap(ours: Tensor, theirs: np.ndarray) -> float:
     return float(np.abs(ours.detach().numpy() - theirs).max())
 
 
+class Behind(nn.Module):
+    """The tiny net behind a frozen layer: the oracles see the samples as that layer gives them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = tiny_net().linear
+        torch.manual_seed(6)
+        self.first = nn.Parameter(torch.randn(FEATURES, FEATURES, dtype=torch.float64) / 2, requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.linear(x @ self.first)
+        return logits
+
+
 @pytest.mark.parametrize("name", slow_but(set(CASES) - {"pfedme_nu"}, CASES))
 def test_three_rounds_match_the_trace(name: str) -> None:
     """In z, in the model that each client keeps, and in duals and tolerances."""
+    assert_follows(name, *fitted_and_traced(name)[:2])
+
+
+QUICK = {
+    "fedbc_range",
+    "qfedavg",
+    "scaffold_I",
+    "feddyn",
+    "fedfor",
+    "ditto",
+    "per_fedavg",
+    "pfedme",
+    "fedbcd",
+    "fedadam",
+}
+
+
+@pytest.mark.parametrize("engine", [{}, {"engine": "vectorized", "compiled": False}], ids=["sequential", "vectorized"])
+@pytest.mark.parametrize("name", slow_but(QUICK, CASES))
+def test_behind_a_frozen_layer_they_match_the_trace_on_its_outputs(name: str, engine: dict[str, Any]) -> None:
+    """Nothing of the frozen layer is in a distance, a norm, an average or an optimiser's state."""
+    assert_follows(name, *fitted_and_traced(name, Behind(), **engine)[:2])
+
+
+def assert_follows(name: str, trainer: FederatedTrainer, trace: Any) -> None:
     case = CASES[name]
-    trainer, trace, _, _ = fitted_and_traced(name)
     net, states = trainer.loop.client.net, trainer.loop.states
     found = {"weight": gap(net.linear.weight, trace.weight[-1]), "bias": gap(net.linear.bias, trace.bias[-1])}
     for user in states.touched:

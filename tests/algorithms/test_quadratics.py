@@ -16,6 +16,7 @@ from fedlit import (
     Client,
     Ditto,
     FedAvg,
+    FedBC,
     FedBCD,
     FedBCDI,
     FedDyn,
@@ -170,6 +171,7 @@ def test_feddyn_finds_the_minimum_and_so_does_every_client() -> None:
 
 EXACT_PROX: dict[str, tuple[type[Client], dict[str, Any]]] = {
     "fedprox": (FedProx, {"mu": 0.5, "local_steps": 22}),
+    "fedbc": (FedBC, {"dual_init": 0.25, "dual_lr": 0.0, "local_steps": 22}),  # its penalty has no factor 1/2
     "fedbcd": (FedBCD, {"prox": 0.5, "server_lr": 1.0, "box": None, "extrapolation": 0.2, "most_steps": 20}),
     "pfedme": (PFedMe, {"prox": 0.5, "lr": 2.0, "local_steps": 1, "inner_steps": 22, "personal_lr": RATE}),
 }

@@ -16,7 +16,7 @@ from PIL import Image
 
 from fedlit import Synthetic
 from fedlit.cli.data import class_counts, save, shown_clients
-from fedlit.data.partition_plot import client_order, draw_partition, partition_figure
+from fedlit.data.partition_plot import client_order, draw, draw_partition, partition_figure
 from tests.cases import slow_but
 from tests.conftest import TINY, Answer, Call, files
 
@@ -425,5 +425,28 @@ def test_clients_without_data_are_drawn(tmp_path: Path) -> None:
 
 def test_picture_of_a_partition_is_always_the_same(tmp_path: Path) -> None:
     for name in ("one.png", "two.png"):
-        draw_partition(described(30, 10), tmp_path / name)
+        draw(described(30, 10), tmp_path / name)
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
+
+
+def test_a_picture_is_drawn_once_on_a_machine_and_never_shows_another_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDLIT_CACHE", str(tmp_path / "cache"))
+    draw(described(30, 10), tmp_path / "drawn.png")
+    draw_partition(described(30, 10), tmp_path / "first.png")
+    monkeypatch.setattr("fedlit.data.partition_plot.draw", lambda described, path: path.write_bytes(b"anew"))
+    draw_partition(described(30, 10), tmp_path / "second.png")
+    first, second = ((tmp_path / f"{name}.png").read_bytes() for name in ("first", "second"))
+    assert first == second == (tmp_path / "drawn.png").read_bytes()
+    other = described(30, 10)
+    other["clients"][7]["classes"][3] += 1
+    draw_partition(other, tmp_path / "other.png")
+    assert (tmp_path / "other.png").read_bytes() == b"anew"
+
+
+def test_without_a_cache_a_picture_is_drawn_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FEDLIT_CACHE", str(tmp_path / "file"))
+    draw_partition(described(30, 10), tmp_path / "one.png")
+    assert (tmp_path / "one.png").stat().st_size > 1000

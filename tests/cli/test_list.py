@@ -29,7 +29,16 @@ def test_lists_are_complete() -> None:
     assert set(METRICS) < set(entries("metrics"))
     assert "FedBC" in entries("algorithms")
     assert "Client" not in entries("algorithms")
-    assert set(entries("networks")) == {"CharLSTM", "DigitNet", "LeNet", "MLP", "ResNet18", "ResNet20", "Softmax"}
+    assert set(entries("networks")) == {
+        "CharLSTM",
+        "CharTransformer",
+        "DigitNet",
+        "LeNet",
+        "MLP",
+        "ResNet18",
+        "ResNet20",
+        "Softmax",
+    }
     assert set(entries("mixings")) == {"Complete", "Given", "RandomPairs", "Ring"}
     assert set(entries("distributions")) == {"Constant", "Exponential", "LogNormal", "Trace", "Uniform", "Weibull"}
     assert {"EarliestSampler", "QuotaSampler"} < set(entries("samplers"))

@@ -25,7 +25,7 @@ from fedlit import models
 from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI
 from fedlit.errors import ConfigError
-from fedlit.results.folder import read_clients, read_metrics
+from fedlit.results.records import read_clients, read_metrics
 from tests.conftest import SHIPPED, TINY, Call, files
 
 Refusal = Callable[..., str]

@@ -17,7 +17,7 @@ from fedlit.errors import ConfigError, RunError
 from fedlit.metrics.catalogue import STATES, metric
 from fedlit.report.dashboard.content import content_of
 from fedlit.report.figures.draw import draw_figures
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from fedlit.results.runs import find_runs, group_runs
 from tests.problems import run, tiny_net
 

@@ -65,7 +65,6 @@ def test_a_run_of_the_command_line_goes_on_from_another(workplace: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"linear.weight": STATE["linear.weight"]}, r"'linear\.bias' is not in it"),
         (STATE | {"more": torch.ones(1)}, r"it has 'more', which the net does not"),
         (STATE | {"linear.bias": torch.ones(7)}, r"'linear\.bias' has shape \(7,\) there and \(3,\) in the net"),
         (STATE | {"linear.bias": torch.full((3,), torch.nan)}, r"'linear\.bias' has NaN or infinite values"),
@@ -76,6 +75,30 @@ def test_a_run_of_the_command_line_goes_on_from_another(workplace: Path) -> None
 def test_other_weights_are_refused_with_the_name(content: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         begun(saved(tmp_path / "start.pt", content))
+
+
+def test_a_file_may_hold_a_part_of_the_net_and_the_rest_is_named_and_drawn(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = saved(tmp_path / "start.pt", {"linear.weight": STATE["linear.weight"]})
+    with caplog.at_level("INFO"):
+        first, second, third = (begun(path, seed=seed).loop.server.initial for seed in (1, 2, 1))
+    assert torch.equal(first["linear.weight"], STATE["linear.weight"])
+    assert torch.equal(first["linear.bias"], third["linear.bias"])
+    assert not torch.equal(first["linear.bias"], second["linear.bias"])
+    assert "not in it: linear.bias" in caplog.text
+    assert "drawn from seed 1 (linear.bias)" in caplog.text
+
+
+def test_a_file_may_hold_the_weights_of_one_module(tmp_path: Path) -> None:
+    layer = {"weight": STATE["linear.weight"], "bias": STATE["linear.bias"]}
+    net = Softmax(FEATURES, CLASSES)
+    loaded = WeightsFile(saved(tmp_path / "layer.pt", layer)).load_into(net)
+    assert loaded == {"linear.weight", "linear.bias"}
+    assert torch.equal(net.linear.weight, STATE["linear.weight"])
+    twins = nn.Sequential(nn.Linear(FEATURES, CLASSES), nn.Linear(FEATURES, CLASSES))
+    with pytest.raises(ConfigError, match=r"fits several parts of model\.net \(Sequential\): 0, 1\. .*'0\.weight'"):
+        WeightsFile(str(tmp_path / "layer.pt")).load_into(twins)
 
 
 def test_a_file_that_is_not_there_or_not_readable_is_named(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from fedlit.data.image_datasets import PictureData
 from fedlit.data.mapped_arrays import shared
 from fedlit.data.normalise import pixel_normalisation, scaled
 from fedlit.errors import ConfigError, DataError
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from tests.problems import weights_of
 from tests.real_files import Real
 

@@ -10,7 +10,7 @@ import torch
 
 from fedlit import CharLSTM, Shakespeare
 from fedlit.data.files.shakespeare import ALPHABET, WINDOW, clean
-from fedlit.errors import ConfigError
+from fedlit.errors import ConfigError, DataError
 from tests.data.built import fit, has_disjoint_parts, rows_of
 from tests.data.files import refused
 from tests.data.files.test_shakespeare import Window, cut, decode, leaf_of_paper, write, write_leaf
@@ -72,6 +72,30 @@ def test_the_last_row_number_is_the_last_window_that_fits(root: str) -> None:
     last = data.count_rows(data.store) - 1
     text = decode(data.store["x"].numpy())
     assert windows_of(data, np.array([last])) == cut(text)[-1:]
+
+
+def test_every_position_has_the_next_character_as_its_target(root: str) -> None:
+    data, last = ready(root, every_position=True), ready(root)
+    index = torch.from_numpy(rows_of(data, 1))
+    (x, y), (same, following) = data.rows(data.store, index), last.rows(last.store, index)
+    assert x.equal(same)
+    assert y[:, -1].equal(following)
+    assert y[:, :-1].equal(x[:, 1:])
+    assert data.partition_hash == last.partition_hash
+
+
+def test_two_halves_are_all_roles_and_share_none(root: str) -> None:
+    first, second = (ready(root, half=half).client_names for half in ("first", "second"))
+    assert sorted(first + second) == sorted(TEXTS)
+    assert (len(first), len(second)) == (3, 3)
+    assert ready(root, half="first", seed=1).client_names != first
+
+
+def test_a_half_that_has_too_few_roles_or_does_not_exist_is_refused(root: str) -> None:
+    with pytest.raises(DataError, match=r"data.num_clients is 4, but 3 .* and are in the first half\. Lower"):
+        ready(root, half="first", num_clients=4)
+    with pytest.raises(ConfigError, match="data.half is 'third'. Give first or second, or leave it out."):
+        ready(root, half="third")
 
 
 def test_rows_is_one_program_without_branches_for_one_client_and_for_many(root: str) -> None:

@@ -39,6 +39,8 @@ def lines_of(code: str) -> int:
     [
         ("### A regression", "runs/regression", ["mse", "mae", "r2"]),
         ("### The next token", "runs/next_token", ["acc", "ppl"]),
+        ("### Several labels", "runs/multilabel", ["acc", "auroc", "f1score"]),
+        ("### A class for each pixel", "runs/segmentation", ["acc", "jaccardindex"]),
     ],
 )
 def test_a_task_takes_five_lines_and_has_its_measures_in_report_and_dashboard(

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from fedlit import CharLSTM, Client, FedAvg, FedBC, FederatedTrainer, ResNet20, TensorData
 from fedlit.client.step import Batch, Phase
-from fedlit.engines.program import FlatLayout, LocalProgram
+from fedlit.engines.flat_layout import FlatLayout
+from fedlit.engines.program import LocalProgram
 from fedlit.params import Params, clone, with_prefix
 from tests.cases import slow_but
 from tests.engines.test_compiler_contract import needs_compiler
@@ -200,7 +201,7 @@ def test_a_step_changes_none_of_the_buffers_that_it_is_given() -> None:
     program = LocalProgram(client, Phase(), TensorData.rows, 1, FlatLayout.of(carried), FlatLayout.of({}))
     batch = Batch(torch.randn(4, FEATURES), torch.zeros(4, dtype=torch.int64), torch.full((4,), 0.25))
     before = clone(carried)
-    moved = program.update(carried, {}, batch, None, None, torch.tensor(0.1))
+    moved = program.update(carried, {}, {}, batch, None, None, torch.tensor(0.1))
     assert all(torch.equal(carried[name], before[name]) for name in before)
     assert not torch.equal(moved["buffers.1.running_mean"], before["buffers.1.running_mean"])
     assert int(moved["buffers.1.num_batches_tracked"]) == 1

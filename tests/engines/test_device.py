@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from fedlit.experiments.conformance.checks import new
 from fedlit.experiments.conformance.entries import ENTRIES
 from fedlit.experiments.conformance.problem import LOCAL, Problem, everything, largest_gap, tiny_data, tiny_net, trained
 from fedlit.keys import Purpose, Stream
-from fedlit.models import Softmax
+from fedlit.models import MLP, Softmax
 from fedlit.rounds.loop import FederatedLoop
+from fedlit.trainer.restore import Restored
 from fedlit.trainer.trainer import FederatedTrainer
 from tests.cases import slow_but
 from tests.pretended_gpu import CUDA, PretendedGpu, machine_with, pretended_gpu
@@ -104,6 +106,18 @@ def test_whole_rounds_run_on_a_gpu_as_on_a_processor(name: str, engine: str, mon
     assert run.trainer.loop.choice.engine == engine
     assert gpu.operations > 300
     assert run.inside == 0
+    assert gap == 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_frozen_part_is_on_the_gpu_too(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem(lambda: MLP(5, (4,), 3), FEW_STEPS.local)
+    options: dict[str, Any] = {"rounds": 2, "engine": engine}
+    options |= {"compiled": False, "lanes": 3} if engine == "vectorized" else {}
+    reference = trained(new(partial(FedBC, train="layers.2"), problem), problem, **options)
+    with pretended_gpu(monkeypatch):
+        there = trained(new(partial(FedBC, train="layers.2"), problem), problem, accelerator="gpu", **options)
+        gap = largest_gap(everything(reference), everything(there))
     assert gap == 0
 
 
@@ -412,6 +426,17 @@ def test_a_sum_of_losses_in_sixteen_bits_keeps_its_digits() -> None:
     trainer = fit(client, engine="vectorized", compiled=False, precision="bf16-true", rounds=1)
     row = trainer.loop.history.rows[-1]
     assert row["train/loss"] == pytest.approx(trainer.loop.history.rows[0]["global/loss"], rel=0.2)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_a_frozen_part_is_measured_in_the_numbers_of_its_run(precision: str, tmp_path: Path) -> None:
+    client = FedAvg(MLP(24, (6,), 3), train="layers.2", **OPTIONS)
+    trainer = fit(client, precision=precision, engine="vectorized", compiled=False, run=tmp_path / "run")
+    restored, again = Restored.of(tmp_path / "run"), FedAvg(MLP(24, (6,), 3), **OPTIONS)
+    data = trainer.loop.data
+    restored.load_into(again, data)
+    found, _ = restored.evaluator(again, data).global_model(restored.model)
+    assert found["global/loss"] == pytest.approx(trainer.loop.history.rows[-1]["global/loss"], rel=1e-6)
 
 
 def test_a_run_in_sixteen_bits_resumes_to_the_same_bits(tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlit import MLP, Client, FedAvg, FedBC, FedBCD, FedProx
+from fedlit import MLP, Client, FedAvg, FedBC, FedBCD
 from fedlit.client.local_optimizers import LocalSGD
 from fedlit.client.step import Phase
-from fedlit.engines.program import FlatLayout, LocalProgram, Schedule
+from fedlit.engines.flat_layout import FlatLayout
+from fedlit.engines.program import LocalProgram, Schedule
 from fedlit.params import Params, clone, stack, with_prefix
 from tests.cases import slow_but
 from tests.problems import (
@@ -27,12 +28,10 @@ from tests.problems import (
 
 LOCAL = {"lr": 0.05, "batch_size": 4, "local_epochs": 2}
 MAKERS: dict[str, Callable[[], Client]] = {
-    "fedavg": lambda: FedAvg(tiny_net(), **LOCAL),
     "fedavg_all_options": lambda: FedAvg(
         tiny_net(), momentum=0.5, weight_decay=0.01, clip=0.5, lr_decay=0.9, drop_last=True, **LOCAL
     ),
     "fedavg_fixed_steps": lambda: FedAvg(tiny_net(), lr=0.05, batch_size=4, local_steps=7),
-    "fedprox": lambda: FedProx(tiny_net(), mu=0.7, momentum=0.5, **LOCAL),
     "fedbc": lambda: FedBC(tiny_net(), dual_lr=0.3, momentum=0.5, **LOCAL),
     "fedbc_from_local": lambda: FedBC(tiny_net(), dual_lr=0.3, tolerance_lr=0.1, start_from="local", **LOCAL),
 }
@@ -143,7 +142,7 @@ def test_program_that_is_compiled_equals_sequential(reference, maker: str, monke
 
 COMPILED = [
     ("fedavg_all_options", 2, 2),
-    pytest.param("fedprox", 1, 1, marks=pytest.mark.slow),
+    pytest.param("fedavg_fixed_steps", 1, 1, marks=pytest.mark.slow),
     pytest.param("fedbc", 3, 2, marks=pytest.mark.slow),
     pytest.param("carried_state", 2, 1, marks=pytest.mark.slow),
 ]
@@ -159,7 +158,7 @@ def test_compiled_vectorized_equals_sequential(reference, maker: str, lanes: int
     assert trainer.loop.history.series("train/loss")[1] == pytest.approx(losses, abs=1e-10)
 
 
-@pytest.mark.parametrize("maker", ["fedavg", "fedprox", "fedbc"])
+@pytest.mark.parametrize("maker", ["fedavg_fixed_steps", "fedbc"])
 def test_single_precision_engines_agree_to_a_thousandth(maker: str) -> None:
     client, other = MAKERS[maker]().float(), MAKERS[maker]().float()
     slow = run(client, precision="32-true")

@@ -29,7 +29,7 @@ from fedlit.engines.processes.rendezvous import LOOPBACK, introduce, recognize, 
 from fedlit.errors import ConfigError, DamagedRowsError, DivergedError, FedlitError, RankError, ResumeError
 from fedlit.experiments.conformance.problem import LOCAL, largest_gap
 from fedlit.ranks import divide
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from fedlit.trainer.description import check_ranks_agree
 from tests import ranked
 from tests.conftest import TINY

@@ -17,6 +17,8 @@ from examples.apfl import APFL
 from examples.fedala import FedALA
 from examples.fedexp import FedExP
 from examples.fednova import FedNova
+from examples.fedpac import FedPAC
+from examples.fedproto import FedProto
 from examples.fedrep import FedRep
 from examples.moon import MOON
 from examples.topk import TopK
@@ -25,7 +27,7 @@ from fedlit.experiments.conformance import checks
 from fedlit.experiments.conformance.problem import everything, largest_gap
 from tests.algorithms.test_oracles import BATCH, EPOCHS, ROUNDS, Problem
 from tests.conftest import Call
-from tests.examples import oracles
+from tests.examples import oracles, prototypes
 from tests.examples.code import code_lines
 from tests.problems import CLASSES, FEATURES, run, tiny_net, weights_of
 
@@ -38,6 +40,8 @@ EXAMPLES: dict[str, type[Client]] = {
     "moon": MOON,
     "fedala": FedALA,
     "topk": TopK,
+    "fedproto": FedProto,
+    "fedpac": FedPAC,
 }
 FIGURES = {"beyond_consensus": "algorithms/fedbc.md"}
 """Scripts that draw a figure, with tests of their own, and the page that shows it."""
@@ -190,6 +194,58 @@ class TwoParts(nn.Sequential):
         self.double()
 
 
+def fitted_prototypes(algorithm: type[Client], engine: dict[str, Any]) -> tuple[Setting, FederatedTrainer, list[Any]]:
+    """A run on the net with a body and a head, and what an oracle is given of it."""
+    setting = Setting(**engine)
+    client = algorithm(TwoParts(), head="head", pull=3.0, lr=LR, batch_size=BATCH, local_epochs=EPOCHS)
+    trainer = run(client, setting.problem.data, rounds=ROUNDS, clients_per_round=COHORT, **engine)
+    select, sizes = trainer.loop.options.sampler.select, setting.problem.data.sizes.numpy()
+    setting.cohorts = [select(0, t, sizes, COHORT).report for t in range(ROUNDS)]
+    given = [[torch.from_numpy(own) for own in part] for part in (setting.problem.given.x, setting.problem.given.y)]
+    return setting, trainer, [*given, [value.detach().clone() for value in TwoParts().parameters()], setting.cohorts]
+
+
+def own_part(trainer: FederatedTrainer, user: int, names: tuple[str, ...]) -> list[Tensor]:
+    return [trainer.loop.states.row(f"own.{name}", user) for name in names]
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) < 1e-10
+
+
+def assert_centres(trainer: FederatedTrainer, centres: dict[int, Tensor]) -> None:
+    found = trainer.loop.server.callbacks[0].kept["prototypes"]
+    assert found[:, -1].tolist() == [float(k in centres) for k in range(CLASSES)]
+    assert_same([found[k, :-1] for k in centres], [*centres.values()])
+
+
+@engines
+def test_fedproto_matches_its_oracle(engine: dict[str, Any]) -> None:
+    setting, found, given = fitted_prototypes(FedProto, engine)
+    trace = prototypes.fedproto(*given, setting.batches(), LR, 3.0)
+    assert_centres(found, trace["centres"])
+    names = tuple(name for name, _ in TwoParts().named_parameters())
+    for user in found.loop.states.touched:
+        assert_same(own_part(found, user, names), trace["own"][user])
+    row = found.loop.history.rows[-1]
+    sent = CLASSES * (6 + 1)
+    assert row["comm/down_mb"] == pytest.approx(COHORT * sent * 8 / 1e6), "prototypes alone"
+    assert row["comm/up_mb"] == pytest.approx(COHORT * (sent + 1) * 8 / 1e6), "and n_i"
+
+
+@engines
+def test_fedpac_matches_its_oracle(engine: dict[str, Any]) -> None:
+    setting, found, given = fitted_prototypes(FedPAC, engine)
+    first = setting.first(lambda passes: passes)
+    trace = prototypes.fedpac(*given, first, setting.batches(), LR, 3.0)
+    mixed = [float(alpha.max()) for alpha in trace["mixtures"]]
+    assert min(mixed) < 0.95, "some head must be mixed"
+    assert_centres(found, trace["centres"])
+    assert_same([weights_of(found)[f"body.0.{name}"] for name in ("weight", "bias")], trace["body"])
+    for user in found.loop.states.touched:
+        assert_same(own_part(found, user, ("head.weight", "head.bias")), trace["heads"][user])
+
+
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
@@ -200,6 +256,8 @@ class TwoParts(nn.Sequential):
         (MOON, {"body": "body"}),
         (FedALA, {"layers": "head"}),
         (TopK, {"share": 0.2}),
+        (FedProto, {"head": "head", "pull": 3.0}),
+        (FedPAC, {"head": "head", "pull": 3.0}),
     ],
     ids=EXAMPLES,
 )
@@ -237,6 +295,20 @@ def test_apfl_with_nothing_of_its_own_is_the_local_model_and_with_all_is_local_t
     for user in alone.loop.states.touched:
         assert gap(row(shared, "mixed", user), row(shared, "local", user)) < 1e-12
         assert gap(row(alone, "mixed", user), row(own, "own", user)) < 1e-12
+
+
+def test_fedproto_without_pull_is_local_training_and_fedpac_alone_is_fedrep() -> None:
+    local = {"lr": LR, "batch_size": BATCH, "local_epochs": 1}
+    alone = run(FedProto(TwoParts(), head="head", pull=0.0, **local))
+    own = run(FedAvg(TwoParts(), keep_local="all", **local))
+    names = tuple(name for name, _ in TwoParts().named_parameters())
+    for user in alone.loop.states.touched:
+        assert_same(own_part(alone, user, names), own_part(own, user, names))
+    single = {"clients_per_round": 1, "rounds": 6}
+    one = run(FedPAC(TwoParts(), head="head", pull=0.0, **local), **single)
+    other = run(FedRep(TwoParts(), head="head", head_epochs=1, **local), **single)
+    for user in one.loop.states.touched:
+        assert_same(own_part(one, user, names[2:]), own_part(other, user, names[2:]))
 
 
 def test_fedrep_averages_bodies_and_not_heads() -> None:

@@ -20,7 +20,7 @@ from fedlit.cli.conformance import add_arguments, asked_for, table_lines
 from fedlit.client.states import StateSpec
 from fedlit.errors import ConfigError
 from fedlit.experiments.conformance import Measured, checks
-from fedlit.experiments.conformance.entries import ENTRIES
+from fedlit.experiments.conformance.entries import ENTRIES, WITH_NORM
 from fedlit.experiments.conformance.problem import LOCAL, Problem, ReversedSampler, largest_gap, trained
 from tests.cases import CASES, slow_but
 from tests.conftest import Call
@@ -81,6 +81,7 @@ def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
     entry = CASES[name]
     found = checks.cohort_is_respected(entry.make, dict(entry.trainer), FEW_STEPS)
     found += [one(entry.make, dict(entry.trainer), FEW_STEPS) for one in QUICK]
+    found += checks.nodes_agree(entry.make, dict(entry.trainer), FEW_STEPS)
     assert [one for one in found if not one.passed] == []
 
 
@@ -331,6 +332,38 @@ def test_a_config_whose_special_term_does_nothing_is_caught() -> None:
     problem, entries = asked_for(parsed("--config synthetic_fedprox --model.mu 0"))
     (entry,) = entries.values()
     assert caught(checks.differs_from_averaging(entry.make, dict(entry.trainer), problem))
+
+
+class Halves(ServerCallback):
+    """Of a config: the server takes half of every step."""
+
+    def on_pseudo_gradient(self, trainer: Any, client: Client, cohort: Any) -> None:
+        cohort.pseudo_gradient = {name: value / 2 for name, value in cohort.pseudo_gradient.items()}
+
+
+def test_callbacks_of_a_config_come_along_and_those_of_lightning_do_not() -> None:
+    plain = "--config synthetic_fedavg"
+    both = "--trainer.callbacks+=tests.experiments.test_conformance.Halves --trainer.callbacks+=EarlyStopping"
+    _, entries = asked_for(parsed(f"{plain} {both} --trainer.callbacks.monitor global/acc"))
+    (entry,) = entries.values()
+    first, second = (entry.trainer["make_callbacks"]() for _ in range(2))
+    assert [type(one).__name__ for one in first] == ["Halves"]
+    assert first[0] is not second[0], "every run gets its own: a callback remembers"
+    problem, entries = asked_for(parsed(plain))
+    assert entries["FedAvg"].trainer == {}
+    found = checks.differs_from_averaging(entry.make, entry.trainer, problem)
+    assert found.passed
+    assert found.figure > 1e-3
+
+
+@pytest.mark.parametrize("name", slow_but(["FedBN"], WITH_NORM))
+def test_algorithms_with_norm_pass(name: str) -> None:
+    entry = WITH_NORM[name]
+    assert entry.problem is not None
+    found = checks.cohort_is_respected(entry.make, {}, entry.problem)
+    found += [one(entry.make, {}, entry.problem) for one in QUICK]
+    found.append(checks.engines_agree(entry.make, {}, entry.problem, compiled=False))
+    assert [one for one in found if not one.passed] == []
 
 
 @pytest.mark.parametrize(

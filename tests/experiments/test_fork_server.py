@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.experiments.fork_server import ForkServer
+from fedlit.experiments.fork_server import IMPORTED, ForkServer, Imported
 
 CORES = sorted(os.sched_getaffinity(0))[:1]
 SECONDS = 300
 LONG = ["fit", "--config", "synthetic_fedavg.yaml", "--trainer.rounds=100000", "--trainer.engine=sequential"]
 
 
-OPEN = ForkServer._open
-"""As a user has it; in the session, tests/conftest.py has another."""
+OPEN, START = ForkServer._open, Imported.start
+"""As a user has them; in the session, tests/conftest.py has others."""
 
 
 @pytest.fixture(scope="module")
@@ -25,8 +25,10 @@ def seat() -> Iterator[ForkServer]:
     one = ForkServer(CORES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ForkServer, "_open", OPEN)
+        patch.setattr(Imported, "start", START)
         yield one
-    one.close()
+        one.close()
+        IMPORTED.close()
 
 
 def said(seat: ForkServer, words: list[str], log: Path) -> tuple[int, str]:

@@ -2,14 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from fedlit.errors import RunError
-from fedlit.experiments.fork_server import ForkServer, on_cores
+from fedlit.experiments.fork_server import ForkServer
 from fedlit.experiments.jobs import Job, is_free, reason_of, rounds_done, share_cores, start
 
 ALL = sorted(os.sched_getaffinity(0))
@@ -33,14 +31,6 @@ def test_more_jobs_than_cores_get_one_each() -> None:
     shares = share_cores(2 * len(ALL) + 1)
     assert {len(share) for share in shares} == {1}
     assert {share[0] for share in shares} == set(ALL)
-
-
-def test_a_process_that_is_started_on_some_cores_counts_those_and_we_keep_ours() -> None:
-    program = "import os; print(sorted(os.sched_getaffinity(0)))"
-    with on_cores(ALL[-1:]):
-        answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() == str(ALL[-1:])
-    assert sorted(os.sched_getaffinity(0)) == ALL
 
 
 def test_rounds_are_read_off_the_last_complete_line(tmp_path: Path) -> None:

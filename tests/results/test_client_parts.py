@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedlit.results.client_parts import ClientParts
-from fedlit.results.folder import read_clients
+from fedlit.results.records import read_clients
 from tests.conftest import TINY, Call, files
 
 PART = Path("run/clients/00000002-00000002.parquet")

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from fedlit.errors import RunError
 from fedlit.files import write_json, write_text, writing
-from fedlit.results.folder import RunFolder, fingerprint, read_clients, read_metrics, run_name
+from fedlit.results.folder import RunFolder, fingerprint, run_name
+from fedlit.results.records import read_clients, read_metrics
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 READ_ONLY = OSError(errno.EROFS, "Read-only file system")
@@ -335,33 +336,6 @@ def test_resumed_metrics_are_the_bytes_of_an_uninterrupted_run(folder: RunFolder
     for round, row in list(enumerate(rows))[2:]:
         folder.append_metrics(round, row)
     assert folder.metrics.read_bytes() == uninterrupted
-
-
-@pytest.mark.parametrize("torn", ["2,0.25,0.2", "2,0.2", "2,0.2\n", "2,x,0.2\n", ",1,1\n", "\0\0\0", "\udcc3", "\n"])
-def test_a_torn_last_line_is_dropped(folder: RunFolder, torn: str) -> None:
-    content = "round,a,b\n0,1,2.5\n1,,nan\n" + torn
-    folder.metrics.write_bytes(content.encode(errors="surrogateescape"))
-    assert [row["round"] for row in read_metrics(folder.metrics)] == [0, 1]
-
-
-@pytest.mark.parametrize("end", ["2,3,4\n", "2,3"], ids=["before a row", "before a torn line"])
-@pytest.mark.parametrize("bad", ["1,0.5", "1,0.5,1,1", "1,0.5,x", ",0.5,1", ""])
-def test_a_bad_line_that_is_not_the_last_is_refused_with_its_number(folder: RunFolder, bad: str, end: str) -> None:
-    folder.metrics.write_text(f"round,a,b\n0,1,2\n{bad}\n{end}")
-    with pytest.raises(RunError, match=r"metrics\.csv, line 3"):
-        read_metrics(folder.metrics)
-
-
-@pytest.mark.parametrize("content", ["", "round,a", "epoch,a\n1,2\n"])
-def test_metrics_without_a_header_are_refused(folder: RunFolder, content: str) -> None:
-    folder.metrics.write_text(content)
-    with pytest.raises(RunError, match="line 1"):
-        read_metrics(folder.metrics)
-
-
-def test_metrics_of_a_folder_without_a_run_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"metrics\.csv does not exist"):
-        read_metrics(tmp_path / "metrics.csv")
 
 
 def test_an_unknown_column_is_refused_and_nothing_is_written(folder: RunFolder) -> None:

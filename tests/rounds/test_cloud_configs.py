@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pyarrow import parquet
 
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from tests.conftest import Call
 
 Refusal = Callable[..., str]

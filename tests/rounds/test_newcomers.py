@@ -40,7 +40,7 @@ from fedlit.cli.main import main
 from fedlit.engines.forward import CHUNK
 from fedlit.errors import ConfigError, ResumeError
 from fedlit.experiments.conformance.problem import everything
-from fedlit.results.folder import read_clients
+from fedlit.results.records import read_clients
 from fedlit.results.runs import read_run
 from fedlit.rounds.newcomers import homes_of
 from tests.problems import CLASSES, FEATURES, run, tiny_data, tiny_net

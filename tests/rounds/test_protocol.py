@@ -28,7 +28,7 @@ def seconds_per_aggregation(sampler: Sampler, cloud: Cloud | None, rounds: int) 
     data.setup()
     options: dict[str, Any] = {"eval_every": 1, "divergence_factor": 2.0, "store_local_models": False, "seed": 0}
     rules = RoundOptions(ACTIVE, sampler, request=Request(), clock=CLOCK, cloud=cloud, **options)
-    events = simulate_clock(FedBCD(tiny_net(), batch_size=4), data, rules, rounds)
+    events = list(simulate_clock(FedBCD(tiny_net(), batch_size=4), data, rules, rounds))
     together = [event for event in events if cloud is None or len(event.servers) == cloud.servers_per_step]
     return together[-1].time_s / len(together)
 

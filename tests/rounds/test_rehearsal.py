@@ -71,7 +71,7 @@ def client() -> FedAvg:
 def rehearsed(trainer: FederatedTrainer) -> list[Event]:
     data = tiny_data((9,) * POPULATION)
     data.setup()
-    return simulate_clock(client(), data, trainer.loop.options, ROUNDS)
+    return list(simulate_clock(client(), data, trainer.loop.options, ROUNDS))
 
 
 def reporters(event: Event) -> list[int]:
@@ -105,7 +105,7 @@ def asked_for(folder: Path, protocol: str, monkeypatch: pytest.MonkeyPatch) -> s
 
     with monkeypatch.context() as patch:
         patch.setattr(Trace, "lookup", noted)
-        patch.setattr("fedlit.trainer.trainer.simulate_clock", lambda *parts: [])
+        patch.setattr("fedlit.trainer.fit.simulate_clock", lambda *parts: [])
         patch.setattr(FederatedLoop, "on_run_start", lambda loop: (asked.clear(), on_run_start(loop)))
         fitted(protocol, recorded(folder))
     return asked

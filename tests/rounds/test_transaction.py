@@ -350,13 +350,13 @@ def full_disk_in_a_line(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def evaluation(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Evaluator.sums_of_each
+    real = Evaluator.rows_of_each
 
-    def sums_of_each(self: Evaluator, *args: Any) -> Any:
+    def rows_of_each(self: Evaluator, *args: Any) -> Any:
         parts.fuse.blow()
         return real(self, *args)
 
-    monkeypatch.setattr(Evaluator, "sums_of_each", sums_of_each)
+    monkeypatch.setattr(Evaluator, "rows_of_each", rows_of_each)
 
 
 def ever_after(wait: int) -> Callable[[Parts], None]:

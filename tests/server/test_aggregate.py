@@ -116,6 +116,9 @@ def test_float_buffers_are_averaged_with_the_weights() -> None:
     assert averaged["running_mean"][0].tolist() == pytest.approx([0.2 + 0.9 + 2.5, 0.4 + 1.2 + 3.0])
 
 
-def test_counters_are_those_of_the_first_reporting_client() -> None:
-    cohort = make_cohort(reports=[False, True, True], buffers={"count": torch.tensor([7, 8, 9])}, weights=WEIGHTS)
-    assert averaged_buffers([cohort])["count"].tolist() == [8]
+def test_counters_are_the_largest_of_the_reporting_clients() -> None:
+    counts = torch.tensor([[19, 8], [8, 7], [9, 3]])
+    cohort = make_cohort(reports=[False, True, True], buffers={"count": counts[:, 0], "two": counts}, weights=WEIGHTS)
+    averaged = averaged_buffers([cohort])
+    assert averaged["count"].tolist() == [9]
+    assert averaged["two"].tolist() == [[9, 7]]

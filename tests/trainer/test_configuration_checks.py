@@ -2,7 +2,6 @@
 
 import inspect
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -303,33 +302,6 @@ def test_a_client_that_chooses_lightnings_optimisers_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="WithAdam overrides configure_optimizers.*trainer.server_optimizer"):
         run(WithAdam(tiny_net()))
-
-
-# frozen parameters
-
-
-class FrozenBase(nn.Module):
-    """A net whose first part should stay as it is."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Sequential(nn.Linear(FEATURES, 6), nn.Linear(6, 6))
-        self.head = nn.Linear(6, CLASSES)
-        self.base.requires_grad_(False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.head(self.base(x).relu())
-        return output
-
-
-@pytest.mark.parametrize("engine", ["auto", "sequential", "vectorized"])
-def test_a_net_with_frozen_parameters_is_refused_before_a_run_folder_is_made(engine: str, tmp_path: Path) -> None:
-    """The vectorized engine trained them."""
-    client = FedAvg(FrozenBase().double())
-    words = r"frozen parameters .*: 'base.0.weight', 'base.0.bias', 'base.1.weight' and 1 more.*requires_grad_\(True\)"
-    with pytest.raises(ConfigError, match=words):
-        run(client, engine=engine, run=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 class Silent(FedAvg):

@@ -49,7 +49,7 @@ from fedlit import (
 from fedlit.client.cohort import Selection
 from fedlit.data.partition.base import Parts
 from fedlit.errors import ConfigError, FedlitError
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from fedlit.server.sampling import Sampler
 from fedlit.server.weights import QFFL
 from fedlit.trainer.configuration_checks import REFUSED_TRAINER_ARGUMENTS
@@ -158,6 +158,22 @@ def test_model_checkpoint_keeps_the_model_of_the_best_validated_round(tmp_path: 
     best = trainer.loop.best
     assert (saved["loops"]["fit_loop"]["rounds"], float(keeper.best_model_score)) == (best.round, best.value)
     assert same(best.model, {name.removeprefix("net."): value for name, value in saved["state_dict"].items()})
+
+
+class SharedWeights(nn.Sequential):
+    """Two layers have the same matrix, which the server's model holds once and a state dict twice."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        first, second = (nn.Linear(features, features, bias=False) for _ in range(2))
+        second.weight = first.weight
+        super().__init__(first, second, nn.Linear(features, classes))
+
+
+def test_best_model_keeps_weights_that_layers_share_as_they_were() -> None:
+    trainer = fit(FedAvg(SharedWeights(FEATURES, CLASSES), local_epochs=2), rounds=6)
+    best = trainer.loop.best
+    assert best.round != trainer.loop.rounds_done
+    assert torch.equal(best.model["0.weight"], best.model["1.weight"])
 
 
 @pytest.mark.parametrize(("eval_every", "kept"), [(1, [1, 2, 3]), (2, [2, 3])])

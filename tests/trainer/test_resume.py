@@ -20,7 +20,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from fedlit import FedBC, FederatedTrainer, ServerCallback, Softmax, Synthetic
 from fedlit.cli.main import main
 from fedlit.errors import ResumeError
-from fedlit.results.folder import read_clients, read_metrics
+from fedlit.results.records import read_clients, read_metrics
 from fedlit.server.optimizers import ServerOptimizer
 from tests.conftest import TINY, Call, files
 from tests.forked import forked

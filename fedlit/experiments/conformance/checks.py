@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedlit.algorithms.fedavg import FedAvg
 from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
 from fedlit.engines.choose import one_lane
+from fedlit.experiments.conformance.federation import federated
 from fedlit.experiments.conformance.problem import (
     ROUNDS,
     TINY,
@@ -69,11 +71,11 @@ class Watching(ServerCallback):
 
     def _rows(self, trainer: Trainer) -> dict[int, dict[str, Tensor]]:
         states = trainer.loop.states  # type: ignore[attr-defined]  # FederatedTrainer's
-        names, own = states.state_dict()["rows"], self.server.members.intersection(states.touched)
-        return {client: clone({name: states.row(name, client) for name in names}) for client in own if names}
+        names, members = states.state_dict()["rows"], self.server.members.intersection(states.touched)
+        return {client: clone({name: states.row(name, client) for name in names}) for client in members if names}
 
 
-FIGURES = 9
+FIGURES = 11
 """How many figures the checks of an algorithm give."""
 
 
@@ -91,6 +93,7 @@ def figures(make: Make, problem: Problem = TINY, **trainer: Any) -> Iterator[Mea
     yield order_does_not_matter(make, trainer, problem)
     yield processes_agree(make, trainer, problem)
     yield newcomers_change_nothing(make, trainer, problem)
+    yield from nodes_agree(make, trainer, problem)
     yield differs_from_averaging(make, trainer, problem)
 
 
@@ -192,13 +195,29 @@ def processes_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY
     return Measured("2 processes", gap == 0, gap, "= 0")
 
 
+def nodes_agree(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> list[Measured]:
+    """Clients that are nodes: the server has nothing of what stays with them, and sends and gets what is declared."""
+    checks = ("clients elsewhere", "numbers as declared")
+    if new(make, problem).pools_data:
+        return [Measured(check, True, 0.0, "= 0", "one client has all data") for check in checks]
+    reference = everything(trained(new(make, problem), problem, **trainer))
+    with tempfile.TemporaryDirectory() as folder:
+        apart = federated(partial(new, make, problem), problem, Path(folder), **trainer)
+        gap = largest_gap(reference, apart.everything())
+    loop = apart.trainer.loop
+    down, up = loop.client.traffic()
+    declared = down, up + loop.parts.told_numbers - 1  # n_i is told before the first round
+    off = max(abs(sent - said) for pair in apart.link.numbers for sent, said in zip(pair, declared, strict=True))
+    return [Measured(checks[0], gap == 0, gap, "= 0"), Measured(checks[1], off == 0, float(off), "= 0")]
+
+
 def differs_from_averaging(make: Make, trainer: dict[str, Any], problem: Problem = TINY) -> Measured:
     """Its z or personal models against FedAvg's after the same rounds: the special term acts."""
-    plain, own = averaging(problem), trained(new(make, problem), problem, **trainer)
-    if type(own.loop.client) is FedAvg and not trainer and not own.loop.client.local_tensors:
+    plain, special = averaging(problem), trained(new(make, problem), problem, **trainer)
+    if type(special.loop.client) is FedAvg and not trainer and not special.loop.client.local_tensors:
         return Measured("differs from FedAvg", True, 0.0, "> 1e-3", "it is FedAvg")
     gap = max(
-        float((personal(own, user)[name] - value).abs().max())
+        float((personal(special, user)[name] - value).abs().max())
         for user in range(4)
         for name, value in personal(plain, user).items()
     )

@@ -20,6 +20,7 @@ from fedlit.algorithms.pfedme import PFedMe
 from fedlit.algorithms.qfedavg import QFedAvg
 from fedlit.algorithms.scaffold import Scaffold
 from fedlit.client.base import Client
+from fedlit.experiments.conformance.problem import NORMED, Problem
 from fedlit.server.optimizers import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedlit.server.weights import ExpAlpha
 
@@ -30,6 +31,8 @@ class Entry:
 
     make: Callable[..., Client]
     trainer: dict[str, Any] = field(default_factory=dict)
+    problem: Problem | None = None
+    """Its own net and samples; those of the command if None."""
 
 
 ENTRIES = {
@@ -66,3 +69,9 @@ ENTRIES = {
         partial(FedProx, mu=1.0), {"server_optimizer": FedAdam(lr=0.1), "weights": ExpAlpha(0.1)}
     ),
 }
+WITH_NORM = {
+    "FedAvg, BatchNorm": Entry(FedAvg, problem=NORMED),
+    "FedBC, BatchNorm": Entry(partial(FedBC, dual_lr=1.0), problem=NORMED),
+    "FedBN": Entry(partial(FedAvg, keep_local="norm"), problem=NORMED),
+}
+"""Those on a net with BatchNorm."""

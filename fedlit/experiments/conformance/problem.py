@@ -1,12 +1,13 @@
 """The tiny problem on which algorithms are checked: four clients with ragged batches, in float64."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from pytorch_lightning import Callback
 from torch import Tensor, nn
 
 from fedlit.client.base import Client
@@ -28,6 +29,20 @@ LOCAL: dict[str, Any] = {"lr": 0.1, "batch_size": 4, "local_epochs": 2}
 def softmax() -> Softmax:
     """Softmax regression, unless another net is asked for."""
     return Softmax(FEATURES, CLASSES)
+
+
+class Normed(nn.Module):
+    """A net with BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.norm = nn.Linear(FEATURES, 6), nn.BatchNorm1d(6)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.head(torch.tanh(self.norm(self.body(x))))
+        return logits
 
 
 @dataclass(frozen=True)
@@ -80,6 +95,8 @@ def accepted_shapes(net: nn.Module) -> Iterator[tuple[int, ...]]:
 
 
 TINY = Problem()
+NORMED = Problem(Normed)
+"""The same clients, and a net whose statistics of batches differ from client to client."""
 
 
 def tiny_net() -> nn.Module:
@@ -112,14 +129,20 @@ def trained(
     client: Client, problem: Problem = TINY, *, data: TensorData | None = None, **options: Any
 ) -> FederatedTrainer:
     """A few rounds with three of the four clients; sequential unless asked otherwise."""
-    given: dict[str, Any] = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential"}
-    trainer = new_trainer(**(given | options))
+    defaults: dict[str, Any] = {"rounds": ROUNDS, "clients_per_round": 3, "engine": "sequential"}
+    trainer = new_trainer(**(defaults | options))
     trainer.fit(client, datamodule=problem.data() if data is None else data)
     return trainer
 
 
-def new_trainer(**options: Any) -> FederatedTrainer:
-    """In float64, from the weights that the net brings, without a word."""
+def new_trainer(*, make_callbacks: Callable[[], Sequence[Callback]] = list, **options: Any) -> FederatedTrainer:
+    """In float64, from the weights that the net brings, without a word.
+
+    Args:
+        make_callbacks: makes callbacks that every run gets anew, because they remember.
+        options: of the trainer; callbacks among them come after those.
+    """
+    options["callbacks"] = [*make_callbacks(), *options.get("callbacks", [])]
     silent: dict[str, Any] = {"enable_progress_bar": False, "logger": False}
     return FederatedTrainer(**options, **silent, precision="64-true", initial_weights="net")
 
@@ -145,8 +168,8 @@ def tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
     elif isinstance(value, Mapping):
-        for key, own in value.items():
-            yield from tensors(own, f"{name}.{key}")
+        for key, part in value.items():
+            yield from tensors(part, f"{name}.{key}")
     elif isinstance(value, list | tuple):
         yield from tensors(dict(enumerate(value)), name)
     elif isinstance(value, int | float):

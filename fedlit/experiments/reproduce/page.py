@@ -19,12 +19,12 @@ def entries(result: Result, style: Style) -> list[str]:
     paper = ABSENT
     if result.paper is not None:
         paper = style.number(result.paper[0]) + spread_text(style, result.paper[1])
-    found = ABSENT if result.point is None else described(result.point)
+    point = ABSENT if result.point is None else described(result.point)
     difference = ABSENT if result.difference is None else style.signed(result.difference)
     within = {True: "yes", False: "no", None: ABSENT}[result.is_within]
-    place = [result.cell.row.name, result.cell.column.name]
+    names = [result.cell.row.name, result.cell.column.name]
     second = [] if result.second is None else [ours(result.second, style)]
-    return [*place, found, paper, ours(result, style), str(len(result.values)), difference, within, *second]
+    return [*names, point, paper, ours(result, style), str(len(result.values)), difference, within, *second]
 
 
 HEADINGS = ("row", "column", "found", "paper", "ours", "n", "difference", "within")

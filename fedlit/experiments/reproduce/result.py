@@ -113,14 +113,14 @@ def read_job(made: Reproduction, job: Job) -> Run | None:
 
 def count(results: Sequence[Result]) -> Counts:
     """Over the rows that count."""
-    own = [one for one in results if one.cell.row.counts and one.difference is not None]
-    answers = [one.is_within for one in own if one.is_within is not None]
+    counted = [one for one in results if one.cell.row.counts and one.difference is not None]
+    answers = [one.is_within for one in counted if one.is_within is not None]
     orders = {}
-    for column in dict.fromkeys(one.cell.column.name for one in own):
-        pairs = [(one.mean, one.paper[0]) for one in own if one.cell.column.name == column and one.paper]
+    for column in dict.fromkeys(one.cell.column.name for one in counted):
+        pairs = [(one.mean, one.paper[0]) for one in counted if one.cell.column.name == column and one.paper]
         if len(pairs) > 1:
             orders[column] = (kendall([(a, b) for a, b in pairs if a is not None]), len(pairs))
-    return Counts(len(own), len(answers), sum(answers), orders)
+    return Counts(len(counted), len(answers), sum(answers), orders)
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float:

@@ -40,8 +40,8 @@ class Reproduction(Experiment):
         self.searches = list({cell.name: cell for cell in searches}.values())
         self.tries = sum(count for cell in self.searches for _, count in self.counted_stages(cell))
         self.total = self.tries + seeds * len(self.sources)
-        own = seeds * sum(table.seconds(cell, self.rounds_of(cell)) for cell in self.sources)
-        self.cost = own + sum(self.search_cost(cell) for cell in self.searches)
+        training = seeds * sum(table.seconds(cell, self.rounds_of(cell)) for cell in self.sources)
+        self.cost = training + sum(self.search_cost(cell) for cell in self.searches)
 
     def jobs(self) -> Iterator[Job | None]:
         """Cell by cell, each after its search; while one waits for what still runs, the next goes on."""
@@ -149,7 +149,7 @@ class Reproduction(Experiment):
     def is_whole(self) -> bool:
         """Whether all runs of the table are finished."""
         jobs = [self.seed_jobs(cell) for cell in self.sources]
-        return all(jobs) and all(self.is_finished(job) for own in jobs for job in own)
+        return all(jobs) and all(self.is_finished(job) for jobs_of_cell in jobs for job in jobs_of_cell)
 
     def is_finished(self, job: Job) -> bool:
         """Whether it came to its end as it should."""
@@ -163,8 +163,8 @@ class Reproduction(Experiment):
     def rate(self, trial: Trial) -> str:
         """Read a run's number; a point of a search that lacks it has failed."""
         cells = {cell.name: cell for cell in (*self.searches, *self.sources)}
-        own, searched = self.table.reading_of(cells[trial.parameters["cell"]]), trial.parameters["searched"]
-        reading = self.search_reading() if searched else own
+        cell_reading, searched = self.table.reading_of(cells[trial.parameters["cell"]]), trial.parameters["searched"]
+        reading = self.search_reading() if searched else cell_reading
         try:
             run = read_run(self.folder / trial.run)
             trial.value = value_of(run, reading)

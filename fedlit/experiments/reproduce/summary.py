@@ -94,26 +94,26 @@ def record_path(page: Path) -> Path:
 
 def read_records(folder: Path) -> dict[str, Record]:
     """Name of the page -> its record, of those in a folder and in the folders in it; RunError where there is none."""
-    found = {}
+    records = {}
     for path in sorted([*folder.glob("*.json"), *folder.glob(f"*/{OWN_PAGE}.json")]):
         record = read_record(path)
         if record is not None:
-            found[record.table if path.stem == OWN_PAGE else path.stem] = record
-    if not found:
+            records[record.table if path.stem == OWN_PAGE else path.stem] = record
+    if not records:
         raise RunError(
             f"{folder} has no table that was made again. Make one with `fedlit reproduce NAME`, or say where they are "
             "with --out DIR: a folder with pages, or one with the folders of their runs."
         )
-    return found
+    return records
 
 
 def read_record(path: Path) -> Record | None:
     """The record in a file; None if it holds something else, and RunError if it is damaged."""
     try:
-        held = read_json(path)
-        if {"read": None, **held}.keys() != Record.__dataclass_fields__.keys():
+        content = read_json(path)
+        if {"read": None, **content}.keys() != Record.__dataclass_fields__.keys():
             return None
-        record = Record(**held)
+        record = Record(**content)
         record.entries()
     except (RunError, TypeError, ValueError, AttributeError) as error:
         raise RunError(
@@ -122,14 +122,14 @@ def read_record(path: Path) -> Record | None:
     return record
 
 
-def summary_page(found: dict[str, Record]) -> str:
+def summary_page(records: dict[str, Record]) -> str:
     """As a page of Markdown."""
-    return "\n".join(summary_page_lines(found)) + "\n"
+    return "\n".join(summary_page_lines(records)) + "\n"
 
 
-def summary_page_lines(found: dict[str, Record]) -> Iterator[str]:
+def summary_page_lines(records: dict[str, Record]) -> Iterator[str]:
     """The table, and what its columns mean."""
-    answered, within = (sum(getattr(one, name) for one in found.values()) for name in ("answered", "within"))
+    answered, within = (sum(getattr(one, name) for one in records.values()) for name in ("answered", "within"))
     yield from (
         "# Tables made again: what agrees",
         "",
@@ -138,7 +138,7 @@ def summary_page_lines(found: dict[str, Record]) -> Iterator[str]:
     )
     yield from (f"**{within} of {answered} cells with a known spread lie within both.**", "")
     yield from (row(list(HEADINGS)), row(["---"] + ["---:"] * (len(HEADINGS) - 1)))
-    for page, one in found.items():
+    for page, one in records.items():
         name, *others = (escape(field) for field in one.entries())
         yield row([f"[{name}]({page}.md)", *others])
     yield from ("", EXPLAINED)

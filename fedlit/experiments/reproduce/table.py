@@ -183,8 +183,8 @@ class TableFile:
         options: dict[str, Any] = {"trainer.rounds": rounds, **self.options, **cell.column.options, **row.options}
         options |= {**row.per_column.get(cell.column.name, {}), **point}
         options |= {name: options[source] for name, source in row.follow.items()}
-        given = [f"--{name}={as_text(value)}" for name, value in options.items()]
-        return ("--config", cell.config, *given, f"--seed_everything={seed}")
+        settings = [f"--{name}={as_text(value)}" for name, value in options.items()]
+        return ("--config", cell.config, *settings, f"--seed_everything={seed}")
 
     def paper_number(self, cell: Cell) -> tuple[float, float | None] | None:
         """(mean, standard deviation) of the paper in our unit, if it has any."""
@@ -204,8 +204,8 @@ class TableFile:
 
     def search_of(self, cell: Cell) -> Cell:
         """The cell in whose column the values of a cell with runs are searched."""
-        own = {} if cell.row.own_values else {cell.column.name: cell.column.values_of}
-        elsewhere = {**own, **cell.row.values_of}.get(cell.column.name)
+        of_column = {} if cell.row.own_values else {cell.column.name: cell.column.values_of}
+        elsewhere = {**of_column, **cell.row.values_of}.get(cell.column.name)
         return Cell(cell.row, self.columns[elsewhere or cell.column.name])
 
 
@@ -225,12 +225,12 @@ def choose_cells(table: TableFile, asked: Sequence[str]) -> list[Cell]:
         return table.cells
     chosen: dict[str, Cell] = {}
     for name in asked:
-        found = [cell for cell in table.cells if name in (cell.name, cell.row.name, cell.column.name)]
-        if not found:
+        matching = [cell for cell in table.cells if name in (cell.name, cell.row.name, cell.column.name)]
+        if not matching:
             known = [*(cell.name for cell in table.cells), *table.rows, *table.columns]
             raise ConfigError(
                 f"--cells {name}: {table.name} has no such cell. {nearest(name, known)}Write ROW:COLUMN, a row or a "
                 f"column. Rows: {', '.join(table.rows)}. Columns: {', '.join(table.columns)}."
             )
-        chosen |= {cell.name: cell for cell in found}
+        chosen |= {cell.name: cell for cell in matching}
     return [cell for cell in table.cells if cell.name in chosen]

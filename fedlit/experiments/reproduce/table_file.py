@@ -44,29 +44,31 @@ def find_table(name: str) -> Path:
 
 def read_table_file(path: Path) -> TableFile:
     """A table, or a ConfigError that names the file, the key and how to mend it."""
-    held = read_yaml(str(path))
-    if not isinstance(held, dict):
+    content = read_yaml(str(path))
+    if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no keys. Give a table: rounds, seeds, cell, columns, rows.")
     where = path.name
-    if "runs" in held:
-        return read_other_reading(path, held)
-    check_keys(held, _TABLE, where, needed=("title", "rounds", "seeds", "cell", "columns", "rows"))
-    columns = {name: read_column(name, one, where) for name, one in named(held, "columns", where, _COLUMN).items()}
-    rows = {name: read_row(name, one, where) for name, one in named(held, "rows", where, _ROW).items()}
+    if "runs" in content:
+        return read_other_reading(path, content)
+    check_keys(content, _TABLE, where, needed=("title", "rounds", "seeds", "cell", "columns", "rows"))
+    columns = {name: read_column(name, one, where) for name, one in named(content, "columns", where, _COLUMN).items()}
+    rows = {name: read_row(name, one, where) for name, one in named(content, "rows", where, _ROW).items()}
     table = TableFile(
         path=path,
-        title=text(held, "title", where),
-        rounds=whole(held, "rounds", where),
-        seeds=whole(held, "seeds", where),
-        reading=read_reading(held["cell"], f"{where}: cell"),
-        options=options(held, "set", where),
-        tuning=read_tuning(held["tune"], f"{where}: tune") if "tune" in held else None,
+        title=text(content, "title", where),
+        rounds=whole(content, "rounds", where),
+        seeds=whole(content, "seeds", where),
+        reading=read_reading(content["cell"], f"{where}: cell"),
+        options=options(content, "set", where),
+        tuning=read_tuning(content["tune"], f"{where}: tune") if "tune" in content else None,
         columns=columns,
         rows=rows,
-        paper=text(held, "paper", where) if "paper" in held else None,
-        printed=read_printed(held["reading"], f"{where}: reading") if "reading" in held else None,
-        notes=read_notes(held.get("notes") or [], where),
-        tried={name: text(options(held, "tried", where), name, f"{where}: tried") for name in held.get("tried") or {}},
+        paper=text(content, "paper", where) if "paper" in content else None,
+        printed=read_printed(content["reading"], f"{where}: reading") if "reading" in content else None,
+        notes=read_notes(content.get("notes") or [], where),
+        tried={
+            name: text(options(content, "tried", where), name, f"{where}: tried") for name in content.get("tried") or {}
+        },
     )
     check_references(table, where)
     check_readings(table, where)
@@ -74,106 +76,108 @@ def read_table_file(path: Path) -> TableFile:
     return table
 
 
-def read_other_reading(path: Path, held: Mapping[str, Any]) -> TableFile:
+def read_other_reading(path: Path, content: Mapping[str, Any]) -> TableFile:
     """A table that reads something else off the runs of another one, and prints no number of a paper beside it."""
     where = path.name
-    check_keys(held, _OTHER, where, needed=("title", "runs", "cell"))
+    check_keys(content, _OTHER, where, needed=("title", "runs", "cell"))
     try:
-        source = read_table_file(find_table(text(held, "runs", where)))
+        source = read_table_file(find_table(text(content, "runs", where)))
     except ConfigError as error:
         raise ConfigError(f"{where}: runs: {error}") from error
     return replace(
         source,
         path=path,
-        title=text(held, "title", where),
+        title=text(content, "title", where),
         runs=source.runs_name,
-        reading=read_reading(held["cell"], f"{where}: cell"),
+        reading=read_reading(content["cell"], f"{where}: cell"),
         columns={name: replace(one, reading={}) for name, one in source.columns.items() if one.runs_of is None},
         rows={name: replace(one, reading={}, paper=None) for name, one in source.rows.items() if one.runs_of is None},
         paper=None,
         printed=None,
-        notes=read_notes(held.get("notes") or [], where),
+        notes=read_notes(content.get("notes") or [], where),
         tried={},
         numbers={},
     )
 
 
-def read_notes(held: Any, where: str) -> list[str]:
+def read_notes(notes: Any, where: str) -> list[str]:
     """Sentences for the page; one with ': ' in it is something else in YAML, unless it is quoted."""
-    if not isinstance(held, list):
-        raise ConfigError(f"{where}: notes is {held!r}. Give a list of sentences.")
-    for note in held:
+    if not isinstance(notes, list):
+        raise ConfigError(f"{where}: notes is {notes!r}. Give a list of sentences.")
+    for note in notes:
         if not isinstance(note, str):
             raise ConfigError(f"{where}: notes has {note!r}, which is not a text. Put quotes around a note with ': '.")
-    return held
+    return notes
 
 
-def read_column(name: str, held: Mapping[str, Any], where: str) -> Column:
+def read_column(name: str, section: Mapping[str, Any], where: str) -> Column:
     """One column."""
-    place = f"{where}: columns.{name}"
-    check_keys(held, _COLUMN, place, needed=() if "runs_of" in held else ("seconds",))
+    here = f"{where}: columns.{name}"
+    check_keys(section, _COLUMN, here, needed=() if "runs_of" in section else ("seconds",))
     return Column(
         name=name,
-        words={key: str(value) for key, value in options(held, "words", place).items()},
-        options=options(held, "set", place),
-        rounds=whole(held, "rounds", place) if "rounds" in held else None,
-        seconds=number(held, "seconds", place, 0.0),
-        paper={key: str(value) for key, value in options(held, "paper", place).items()},
-        reading=read_reading(held.get("cell") or {}, f"{place}.cell"),
-        runs_of=text(held, "runs_of", place) if "runs_of" in held else None,
-        values_of=text(held, "values_of", place) if "values_of" in held else None,
+        words={key: str(value) for key, value in options(section, "words", here).items()},
+        options=options(section, "set", here),
+        rounds=whole(section, "rounds", here) if "rounds" in section else None,
+        seconds=number(section, "seconds", here, 0.0),
+        paper={key: str(value) for key, value in options(section, "paper", here).items()},
+        reading=read_reading(section.get("cell") or {}, f"{here}.cell"),
+        runs_of=text(section, "runs_of", here) if "runs_of" in section else None,
+        values_of=text(section, "values_of", here) if "values_of" in section else None,
     )
 
 
-def read_row(name: str, held: Mapping[str, Any], where: str) -> Row:
+def read_row(name: str, section: Mapping[str, Any], where: str) -> Row:
     """One row."""
-    place = f"{where}: rows.{name}"
-    check_keys(held, _ROW, place, needed=() if "runs_of" in held else ("config",))
-    grid = options(held, "tune", place)
+    here = f"{where}: rows.{name}"
+    check_keys(section, _ROW, here, needed=() if "runs_of" in section else ("config",))
+    grid = options(section, "tune", here)
     for option, values in grid.items():
         if not isinstance(values, list) or not values:
-            raise ConfigError(f"{place}.tune.{option} is {values!r}. Give a list with at least one value.")
+            raise ConfigError(f"{here}.tune.{option} is {values!r}. Give a list with at least one value.")
     return Row(
         name=name,
-        config=text(held, "config", place) if "config" in held else "",
-        options=options(held, "set", place),
-        per_column={column: options(held["in"], column, f"{place}.in") for column in options(held, "in", place)},
+        config=text(section, "config", here) if "config" in section else "",
+        options=options(section, "set", here),
+        per_column={column: options(section["in"], column, f"{here}.in") for column in options(section, "in", here)},
         grid=grid,
-        own_values=truth(held, "own_values", place, default=False),
-        values_of={key: str(value) for key, value in options(held, "values_of", place).items()},
-        follow={key: str(value) for key, value in options(held, "follow", place).items()},
-        only=[str(column) for column in held.get("only") or []],
-        rounds=whole(held, "rounds", place) if "rounds" in held else None,
-        slower=number(held, "slower", place, 1.0),
-        paper={key: str(value) for key, value in options(held, "paper", place).items()} if "paper" in held else None,
-        reading=read_reading(held.get("cell") or {}, f"{place}.cell"),
-        runs_of=text(held, "runs_of", place) if "runs_of" in held else None,
-        counts=truth(held, "counts", place, default=True),
+        own_values=truth(section, "own_values", here, default=False),
+        values_of={key: str(value) for key, value in options(section, "values_of", here).items()},
+        follow={key: str(value) for key, value in options(section, "follow", here).items()},
+        only=[str(column) for column in section.get("only") or []],
+        rounds=whole(section, "rounds", here) if "rounds" in section else None,
+        slower=number(section, "slower", here, 1.0),
+        paper={key: str(value) for key, value in options(section, "paper", here).items()}
+        if "paper" in section
+        else None,
+        reading=read_reading(section.get("cell") or {}, f"{here}.cell"),
+        runs_of=text(section, "runs_of", here) if "runs_of" in section else None,
+        counts=truth(section, "counts", here, default=True),
     )
 
 
-def read_reading(held: object, place: str) -> dict[str, Any]:
+def read_reading(section: object, where: str) -> dict[str, Any]:
     """Part of a `Reading`; the whole table's names the metric."""
-    if not isinstance(held, dict):
-        raise ConfigError(f"{place} is {held!r}. Write it as {{metric: global/acc, last: 10}}.")
-    check_keys(held, _READ, place, needed=("metric",) if place.endswith(": cell") else ())
-    if "last" in held:
-        whole(held, "last", place)
-    truth(held, "best", place, default=False)
-    return held
+    if not isinstance(section, dict):
+        raise ConfigError(f"{where} is {section!r}. Write it as {{metric: global/acc, last: 10}}.")
+    check_keys(section, _READ, where, needed=("metric",) if where.endswith(": cell") else ())
+    if "last" in section:
+        whole(section, "last", where)
+    truth(section, "best", where, default=False)
+    return section
 
 
-def read_printed(held: object, place: str) -> Printed:
+def read_printed(section: object, where: str) -> Printed:
     """Which of two readings the paper printed."""
-    if not isinstance(held, dict):
-        raise ConfigError(f"{place} is {held!r}. Write it as {{paper: best, why: A SENTENCE}}.")
-    check_keys(held, _PRINTED, place, needed=_PRINTED)
-    if held["paper"] not in PRINTED:
+    if not isinstance(section, dict):
+        raise ConfigError(f"{where} is {section!r}. Write it as {{paper: best, why: A SENTENCE}}.")
+    check_keys(section, _PRINTED, where, needed=_PRINTED)
+    if section["paper"] not in PRINTED:
         raise ConfigError(
-            f"{place}.paper is {held['paper']!r}. Give best (the best evaluated round of each run) or last (the mean "
-            "of the last rounds, as many as cell.last says)."
+            f"{where}.paper is {section['paper']!r}. Give best (the best evaluated round of each run) or last (the "
+            "mean of the last rounds, as many as cell.last says)."
         )
-    return Printed(PRINTED[held["paper"]], " ".join(text(held, "why", place).split()))
+    return Printed(PRINTED[section["paper"]], " ".join(text(section, "why", where).split()))
 
 
 def check_readings(table: TableFile, where: str) -> None:
@@ -191,33 +195,33 @@ def check_readings(table: TableFile, where: str) -> None:
             )
 
 
-def read_tuning(held: object, place: str) -> Tuning:
+def read_tuning(section: object, where: str) -> Tuning:
     """How grids are searched."""
-    if not isinstance(held, dict):
-        raise ConfigError(f"{place} is {held!r}. Write it as {{seed: 5, metric: val/acc, last: 10}}.")
-    check_keys(held, _TUNE, place, needed=("seed", "metric"))
+    if not isinstance(section, dict):
+        raise ConfigError(f"{where} is {section!r}. Write it as {{seed: 5, metric: val/acc, last: 10}}.")
+    check_keys(section, _TUNE, where, needed=("seed", "metric"))
     return Tuning(
-        seed=whole(held, "seed", place, least=0),
-        metric=text(held, "metric", place),
-        last=whole(held, "last", place) if "last" in held else 1,
-        rounds=whole(held, "rounds", place) if "rounds" in held else None,
-        keep=whole(held, "keep", place) if "keep" in held else Tuning.keep,
-        best=truth(held, "best", place, default=False),
+        seed=whole(section, "seed", where, least=0),
+        metric=text(section, "metric", where),
+        last=whole(section, "last", where) if "last" in section else 1,
+        rounds=whole(section, "rounds", where) if "rounds" in section else None,
+        keep=whole(section, "keep", where) if "keep" in section else Tuning.keep,
+        best=truth(section, "best", where, default=False),
     )
 
 
 def check_references(table: TableFile, where: str) -> None:
     """Names that stand for something else in the file, and configs, exist."""
     for row in table.rows.values():
-        place = f"{where}: rows.{row.name}"
+        here = f"{where}: rows.{row.name}"
         places = (*row.values_of, *row.values_of.values())
         for key, names in (("only", row.only), ("in", row.per_column), ("values_of", places)):
             for name in names:
-                known_name(name, table.columns, f"{place}.{key}", "column")
+                known_name(name, table.columns, f"{here}.{key}", "column")
         if row.runs_of is not None:
-            known_name(row.runs_of, table.rows, f"{place}.runs_of", "row")
+            known_name(row.runs_of, table.rows, f"{here}.runs_of", "row")
         if row.grid and table.tuning is None:
-            raise ConfigError(f"{place}.tune has a grid, but {where} does not say how: add tune: {{seed, metric}}.")
+            raise ConfigError(f"{here}.tune has a grid, but {where} does not say how: add tune: {{seed, metric}}.")
     for name in table.tried:
         known_name(name, [*(cell.name for cell in table.cells), *table.rows, *table.columns], f"{where}: tried", "cell")
     for column in table.columns.values():
@@ -254,7 +258,7 @@ def check_config(cell: Cell, where: str) -> None:
 def check_followed(table: TableFile, cell: Cell, where: str) -> None:
     """What another option takes its value from is set or searched."""
     row = cell.row
-    given = {
+    settings = {
         **table.options,
         **cell.column.options,
         **row.options,
@@ -262,7 +266,7 @@ def check_followed(table: TableFile, cell: Cell, where: str) -> None:
         **row.grid,
     }
     for name, source in row.follow.items():
-        if source not in given:
+        if source not in settings:
             raise ConfigError(
                 f"{where}: rows.{row.name}.follow.{name} names {source}, which is neither set nor searched in "
                 f"the column {cell.column.name}. Add it to set or tune."
@@ -271,16 +275,16 @@ def check_followed(table: TableFile, cell: Cell, where: str) -> None:
 
 def find_numbers(table: TableFile, where: str) -> dict[str, PaperRow]:
     """The paper's number of every cell whose row has one."""
-    found: dict[str, PaperRow] = {}
+    numbers: dict[str, PaperRow] = {}
     tables: dict[str, Sequence[PaperRow]] = {}
     for cell in table.cells:
         if cell.row.paper is None:
             continue
         fields = {**cell.column.paper, **cell.row.paper}
         name = fields.pop("table", None) or table.paper
-        place = f"{where}: rows.{cell.row.name}.paper"
+        here = f"{where}: rows.{cell.row.name}.paper"
         if name is None:
-            raise ConfigError(f"{place}: nothing says which table. Add paper: NAME to {where}.")
+            raise ConfigError(f"{here}: nothing says which table. Add paper: NAME to {where}.")
         try:
             tables[name] = rows = tables[name] if name in tables else read_table(name).rows
         except ConfigError as error:
@@ -291,8 +295,8 @@ def find_numbers(table: TableFile, where: str) -> dict[str, PaperRow]:
         if len(alike) != 1:
             asked = ", ".join(f"{key} {value}" for key, value in fields.items())
             raise ConfigError(
-                f"{place} in the column {cell.column.name}: {len(alike)} numbers of {name} have {asked}. Name the "
+                f"{here} in the column {cell.column.name}: {len(alike)} numbers of {name} have {asked}. Name the "
                 f"columns that tell one number: {', '.join(rows[0].fields)}."
             )
-        found[cell.name] = alike[0]
-    return found
+        numbers[cell.name] = alike[0]
+    return numbers

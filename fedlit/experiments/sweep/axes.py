@@ -82,9 +82,9 @@ def round_numbers(low: float, high: float, *, is_log: bool) -> list[float]:
 def spaced(ticks: Sequence[tuple[float, str]], first: Sequence[tuple[float, str]] = ()) -> list[tuple[float, str]]:
     """The ticks without those that would be written over each other, or over the `first`."""
     kept = list(first)
-    for place, text in sorted(ticks):
-        if all(abs(place - other) >= _LEAST_GAP for other, _ in kept):
-            kept.append((place, text))
+    for position, text in sorted(ticks):
+        if all(abs(position - other) >= _LEAST_GAP for other, _ in kept):
+            kept.append((position, text))
     return kept
 
 

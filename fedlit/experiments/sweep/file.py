@@ -57,11 +57,11 @@ def find_sweep(name: str) -> Path:
     """The path of a sweep file: in the working folder, else among those that fedlit ships."""
     shipped = shipped_sweeps()
     names = (name, f"{name}.yaml")
-    found = [Path(own) for own in names if Path(own).is_file()] + [
+    files = [Path(file) for file in names if Path(file).is_file()] + [
         shipped[known] for known in names if known in shipped
     ]
-    if found:
-        return found[0]
+    if files:
+        return files[0]
     raise ConfigError(
         f"There is no sweep file '{name}', neither in {Path.cwd()} nor among fedlit's own. {nearest(name, shipped)}"
         f"fedlit ships: {', '.join(shipped)}."
@@ -71,53 +71,53 @@ def find_sweep(name: str) -> Path:
 def read_sweep(path: Path) -> SweepFile:
     """A sweep file, or a ConfigError that names the key and how to mend it."""
     where = path.name
-    held = read_yaml(str(path))
-    if not isinstance(held, dict):
+    content = read_yaml(str(path))
+    if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no keys. Give a sweep file in W&B's format: method, metric, parameters.")
-    for key in held:
+    for key in content:
         if key not in _KEYS:
             raise ConfigError(f"{where}: '{key}' is not a key of a sweep. {nearest(str(key), _KEYS)}")
-    method = held.get("method")
+    method = content.get("method")
     if method not in METHODS:
         raise ConfigError(f"{where}: method is {method!r}. Give one of {', '.join(METHODS)}.")
-    metric, goal = read_metric(held.get("metric"), where)
-    cap = held.get("run_cap")
+    metric, goal = read_metric(content.get("metric"), where)
+    cap = content.get("run_cap")
     if cap is not None and (not isinstance(cap, int) or cap < 1):
         raise ConfigError(f"{where}: run_cap is {cap!r}. Give a whole number, 1 or more.")
-    parameters = read_parameters(held.get("parameters"), where)
-    words = read_command(held.get("command"), held.get("program"), where)
-    ignored = [key for key in ("early_terminate", "controller") if key in held]
-    ignored += [f"metric.{key}" for key in ("target", "impute") if key in held["metric"]]
+    parameters = read_parameters(content.get("parameters"), where)
+    words = read_command(content.get("command"), content.get("program"), where)
+    ignored = [key for key in ("early_terminate", "controller") if key in content]
+    ignored += [f"metric.{key}" for key in ("target", "impute") if key in content["metric"]]
     return SweepFile(path, method, metric, goal, parameters, words, cap, tuple(ignored))
 
 
-def read_metric(given: object, where: str) -> tuple[str, Goal]:
+def read_metric(section: object, where: str) -> tuple[str, Goal]:
     """Name and goal."""
     example = "metric: {name: val/acc, goal: maximize}"
-    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+    if not isinstance(section, dict) or not isinstance(section.get("name"), str):
         raise ConfigError(f"{where} names no metric, so its trials cannot be ranked. Add {example}.")
-    for key in given:
+    for key in section:
         if key not in ("name", "goal", "target", "impute"):
             raise ConfigError(f"{where}: metric.{key} is not a key of a metric. Write {example}.")
-    goal = given.get("goal", "minimize")  # W&B's default
+    goal = section.get("goal", "minimize")  # W&B's default
     if goal not in ("maximize", "minimize"):
         raise ConfigError(f"{where}: metric.goal is {goal!r}. Give maximize or minimize.")
-    return given["name"], goal
+    return section["name"], goal
 
 
-def read_parameters(given: object, where: str) -> tuple[Parameter, ...]:
+def read_parameters(section: object, where: str) -> tuple[Parameter, ...]:
     """All of them, by name."""
-    if not isinstance(given, dict) or not given:
+    if not isinstance(section, dict) or not section:
         raise ConfigError(f"{where} has no parameters. Add some: parameters: {{model.lr: {{values: [0.01, 0.1]}}}}.")
-    refuse_options([f"--{name}" for name in given])
-    return tuple(read_parameter(str(name), given[name], where) for name in sorted(given, key=str))
+    refuse_options([f"--{name}" for name in section])
+    return tuple(read_parameter(str(name), section[name], where) for name in sorted(section, key=str))
 
 
-def read_command(given: object, program: object, where: str) -> tuple[str, ...]:
+def read_command(section: object, program: object, where: str) -> tuple[str, ...]:
     """The words after `fedlit fit`, with macros replaced but for the parameters'."""
-    if not isinstance(given, list) or not given:
+    if not isinstance(section, list) or not section:
         raise ConfigError(f"{where} has no command. fedlit sweep runs 'fedlit fit': write {_EXAMPLE}.")
-    words = [fill_word(str(word), program, where) for word in given]
+    words = [fill_word(str(word), program, where) for word in section]
     starts = [k for k in range(len(words) - 1) if Path(words[k]).name == "fedlit" and words[k + 1] == "fit"]
     if not starts:
         raise ConfigError(

@@ -45,8 +45,8 @@ def objective(run: Run, name: str, goal: Goal) -> float | None:
     finite = [value for value in values if math.isfinite(value)]
     if finite:
         return best_of(finite, goal)
-    held = run.summary.get(name)  # rounds_to/0.40 and the like are there only
-    return float(held) if isinstance(held, int | float) and math.isfinite(held) else None
+    recorded = run.summary.get(name)  # rounds_to/0.40 and the like are there only
+    return float(recorded) if isinstance(recorded, int | float) and math.isfinite(recorded) else None
 
 
 def best_of(values: list[float], goal: Goal) -> float:
@@ -106,11 +106,11 @@ def names_of_a_run(client: Client, config: Any) -> list[str]:
     columns = round_columns(client, parts)
     asked = [name for name in METRICS if (group := name.partition("/")[0]) in ("cloud", "buffer") and options[group]]
     asked += [CLOCK] if options.clock else []
-    own = [name for callback in client.server_callbacks() for name in callback.metrics]
+    of_callbacks = [name for callback in client.server_callbacks() for name in callback.metrics]
     whole = [
         name.replace("acc", first) for name in (*SUMMARY_METRICS, *MIN_MAX_METRICS) if not name.startswith("rounds_to/")
     ]
-    return [*columns, *asked, *own, *whole]
+    return [*columns, *asked, *of_callbacks, *whole]
 
 
 def holds_back(data: Any) -> bool:

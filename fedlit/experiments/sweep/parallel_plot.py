@@ -126,10 +126,10 @@ def draw_axes(canvas: "Axes", axes: Sequence[Axis], colours: "Colormap") -> None
     for x, axis in enumerate(axes):
         is_last = x == len(axes) - 1
         canvas.plot([x, x], [0, 1], color="0.2", lw=1, zorder=2)
-        for place, text in axis.ticks:
+        for position, text in axis.ticks:
             at = x + _STRIP + 0.05 if is_last else x - 0.05
             side = "left" if is_last else "right"
-            label = canvas.text(at, place, text, fontsize=8, ha=side, va="center", zorder=4)
+            label = canvas.text(at, position, text, fontsize=8, ha=side, va="center", zorder=4)
             label.set_path_effects([withStroke(linewidth=3, foreground="white")])  # lines pass behind it
     last = len(axes) - 1
     shades = [[k / 255] for k in range(256)]

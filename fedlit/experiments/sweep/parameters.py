@@ -74,62 +74,62 @@ def tidy(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def read_parameter(name: str, given: object, where: str) -> Parameter:
+def read_parameter(name: str, section: object, where: str) -> Parameter:
     """A parameter of a sweep file, or a ConfigError that says what is wrong with it."""
-    place = f"{where}: parameters.{name}"
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigError(f"{place} is {given!r}. Give it value, values, or min and max.")
-    if "parameters" in given:
-        raise ConfigError(f"{place} holds parameters of its own. Write them as one name with dots, such as model.lr.")
-    distribution = given.get("distribution") or guessed(given)
+    here = f"{where}: parameters.{name}"
+    if not isinstance(section, Mapping) or not section:
+        raise ConfigError(f"{here} is {section!r}. Give it value, values, or min and max.")
+    if "parameters" in section:
+        raise ConfigError(f"{here} holds parameters of its own. Write them as one name with dots, such as model.lr.")
+    distribution = section.get("distribution") or guessed(section)
     if distribution not in KEYS:
         known = f"fedlit sweep knows {', '.join(KEYS)}."
-        raise ConfigError(f"{place}.distribution is {distribution!r}. {nearest(str(distribution), KEYS)}{known}")
+        raise ConfigError(f"{here}.distribution is {distribution!r}. {nearest(str(distribution), KEYS)}{known}")
     taken = KEYS[distribution]
-    for key in given:
+    for key in section:
         if key not in (*taken, "distribution"):
-            raise ConfigError(f"{place} has '{key}', but {distribution} takes {', '.join(taken)}.")
+            raise ConfigError(f"{here} has '{key}', but {distribution} takes {', '.join(taken)}.")
     for key in taken:
-        if key not in given and key not in _DEFAULTS:
-            raise ConfigError(f"{place} lacks '{key}', which {distribution} needs.")
-    parameter = Parameter(name, distribution, {key: given.get(key, _DEFAULTS.get(key)) for key in taken})
-    check_keys(parameter, place)
+        if key not in section and key not in _DEFAULTS:
+            raise ConfigError(f"{here} lacks '{key}', which {distribution} needs.")
+    parameter = Parameter(name, distribution, {key: section.get(key, _DEFAULTS.get(key)) for key in taken})
+    check_keys(parameter, here)
     return parameter
 
 
-def guessed(given: Mapping[str, Any]) -> str:
+def guessed(section: Mapping[str, Any]) -> str:
     """The distribution that is meant where none is named."""
-    if "value" in given:
+    if "value" in section:
         return "constant"
-    if "values" in given:
+    if "values" in section:
         return "categorical"
-    whole = all(isinstance(given.get(end), int) for end in _RANGE)
+    whole = all(isinstance(section.get(end), int) for end in _RANGE)
     return "int_uniform" if whole else "uniform"
 
 
-def check_keys(parameter: Parameter, place: str) -> None:
+def check_keys(parameter: Parameter, where: str) -> None:
     """Lists are lists, numbers are numbers, and ranges go up."""
     keys = parameter.keys
     for key, value in keys.items():
         if key == "values" and (not isinstance(value, list) or not value):
-            raise ConfigError(f"{place}.{key} is {value!r}. Give a list with at least one entry.")
+            raise ConfigError(f"{where}.{key} is {value!r}. Give a list with at least one entry.")
         if key not in ("value", "values"):
-            check_number(key, value, parameter.distribution, place)
+            check_number(key, value, parameter.distribution, where)
     if "min" in keys and not keys["min"] < keys["max"]:
-        raise ConfigError(f"{place} goes from {keys['min']} to {keys['max']}. Give a min below its max.")
+        raise ConfigError(f"{where} goes from {keys['min']} to {keys['max']}. Give a min below its max.")
     if parameter.is_log and keys["min"] <= 0:
-        raise ConfigError(f"{place}.min is {keys['min']}, which has no logarithm. Give a number above 0.")
+        raise ConfigError(f"{where}.min is {keys['min']}, which has no logarithm. Give a number above 0.")
 
 
-def check_number(key: str, value: object, distribution: str, place: str) -> None:
+def check_number(key: str, value: object, distribution: str, where: str) -> None:
     """A number, a whole one for int_uniform, and above 0 where it is a width."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         dot = f" YAML reads a number like {value} as text: write a dot into it, 1.0e-7." if is_number(value) else ""
-        raise ConfigError(f"{place}.{key} is {value!r}, which is not a number.{dot}")
+        raise ConfigError(f"{where}.{key} is {value!r}, which is not a number.{dot}")
     if distribution == "int_uniform" and not isinstance(value, int):
-        raise ConfigError(f"{place}.{key} is {value}, but int_uniform takes whole numbers.")
+        raise ConfigError(f"{where}.{key} is {value}, but int_uniform takes whole numbers.")
     if key == "q" and value <= 0:
-        raise ConfigError(f"{place}.{key} is {value}. Give a number above 0.")
+        raise ConfigError(f"{where}.{key} is {value}. Give a number above 0.")
 
 
 def is_number(value: object) -> bool:

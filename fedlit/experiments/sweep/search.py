@@ -58,8 +58,8 @@ class Grid:
         """The combination of this number."""
         chosen = {}
         for name, values in reversed(self.values.items()):
-            number, place = divmod(number, len(values))
-            chosen[name] = values[place]
+            number, index = divmod(number, len(values))
+            chosen[name] = values[index]
         return dict(reversed(chosen.items()))
 
 

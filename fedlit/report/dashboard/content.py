@@ -22,7 +22,8 @@ from fedlit.report.colours import DIFFERENT, Look, looks_of
 from fedlit.report.dashboard.datasets import DataSet, datasets_of
 from fedlit.report.dashboard.ranking import ranks_of
 from fedlit.report.finished import finished_alone
-from fedlit.results.folder import fingerprint, read_clients
+from fedlit.results.folder import fingerprint
+from fedlit.results.records import read_clients
 from fedlit.results.runs import Group, Run, group_runs
 
 if TYPE_CHECKING:
@@ -94,8 +95,8 @@ def metric_names(runs: Sequence[Run]) -> list[str]:
 
 def like_accuracy(name: str) -> str:
     """The metric of accuracy that stands where this one of another measure belongs; other names stay as they are."""
-    found = next((one for one in MEASURES if one != "acc" and re.search(rf"(/|_){one}(_|$)", name)), None)
-    return name if found is None else re.sub(rf"(/|_){found}(_|$)", r"\1acc\2", name).replace("_p90", "_p10")
+    measure = next((one for one in MEASURES if one != "acc" and re.search(rf"(/|_){one}(_|$)", name)), None)
+    return name if measure is None else re.sub(rf"(/|_){measure}(_|$)", r"\1acc\2", name).replace("_p90", "_p10")
 
 
 def words_of(measure: Measure) -> dict[str, str]:
@@ -106,8 +107,8 @@ def words_of(measure: Measure) -> dict[str, str]:
 def describe_groups(dataset: DataSet) -> list[dict[str, Any]]:
     """The groups of a data set without their runs. No chart has those of two, so each has the looks it has alone."""
     ranks = ranks_of(finished_alone(dataset.groups))
-    told = zip(dataset.groups, looks_for([group.algorithm for group in dataset.groups], ranks), ranks, strict=True)
-    return [describe_group(group, dataset.name, look, rank) for group, look, rank in told]
+    looked_up = zip(dataset.groups, looks_for([group.algorithm for group in dataset.groups], ranks), ranks, strict=True)
+    return [describe_group(group, dataset.name, look, rank) for group, look, rank in looked_up]
 
 
 def looks_for(algorithms: Sequence[str], ranks: Sequence[int]) -> list[Look]:
@@ -159,8 +160,8 @@ def add_run(content: Content, run: Run, name: str, number: int, group: Group, sh
 
 def seed_text(run: Run) -> str:
     """The run's seed, with the seed of its data where that is another one than 0."""
-    own, data = run.seed
-    return f"{own} (data {data})" if data else str(own)
+    seed, data = run.seed
+    return f"{seed} (data {data})" if data else str(seed)
 
 
 def add_metrics(content: Content, run: Run, key: str, room: int) -> dict[str, Any]:

@@ -41,11 +41,12 @@ def datasets_of(groups: Sequence[Group]) -> list[DataSet]:
     members: dict[str, list[Group]] = {}
     for group in groups:
         members.setdefault(canonical(data_settings(group.runs[0])), []).append(group)
-    runs = [replace(own[0].runs[0], settings=data_settings(own[0].runs[0])) for own in members.values()]
+    runs = [replace(alike[0].runs[0], settings=data_settings(alike[0].runs[0])) for alike in members.values()]
     short = [replace(run, settings={name: run.settings.get(name) for name in telling(kin(run, runs))}) for run in runs]
     names, abouts = make_unique(data_names(short), runs), data_names(runs)
     return [
-        DataSet(name, about, relabelled(own)) for name, about, own in zip(names, abouts, members.values(), strict=True)
+        DataSet(name, about, relabelled(alike))
+        for name, about, alike in zip(names, abouts, members.values(), strict=True)
     ]
 
 

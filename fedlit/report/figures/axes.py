@@ -126,11 +126,11 @@ def show_values(axes: "Axes", values: Sequence[float], *, logarithmic: bool = Fa
     x, texts = np.array(values, dtype=float), [number(value) for value in values]
     positive = x[x > 0]
     if len(positive) > 1 and x.min() >= 0 and (logarithmic or is_wide(positive)):
-        # 0 has a place too: left of the smallest other value
+        # 0 has a index too: left of the smallest other value
         axes.set_xscale("symlog", linthresh=positive.min(), linscale=0.5) if x.min() == 0 else axes.set_xscale("log")
     axes.xaxis.set_minor_locator(NullLocator())
     kept = with_room(axes, x, texts)
-    axes.set_xticks(x[kept], [texts[place] for place in kept])
+    axes.set_xticks(x[kept], [texts[index] for index in kept])
 
 
 def with_room(axes: "Axes", x: Floats, texts: Sequence[str]) -> list[int]:
@@ -138,9 +138,9 @@ def with_room(axes: "Axes", x: Floats, texts: Sequence[str]) -> list[int]:
     scaled = axes.transScale.transform(np.column_stack([x, np.ones_like(x)]))[:, 0]
     per_unit = panel_width(axes) / max(np.ptp(scaled), 1e-300)
     kept: list[int] = []
-    for place in np.argsort(scaled, kind="stable").tolist():
+    for index in np.argsort(scaled, kind="stable").tolist():
         left = kept[-1] if kept else None
-        needed = 0.07 + (inches(texts[place]) + inches(texts[left])) / 2 if left is not None else 0
-        if left is None or (scaled[place] - scaled[left]) * per_unit >= needed:
-            kept.append(place)
+        needed = 0.07 + (inches(texts[index]) + inches(texts[left])) / 2 if left is not None else 0
+        if left is None or (scaled[index] - scaled[left]) * per_unit >= needed:
+            kept.append(index)
     return kept

@@ -75,12 +75,12 @@ def bars_figure(panels: Mapping[str, Sequence[Bar]], styles: Mapping[str, Style]
     return picture
 
 
-def draw_bars(axes: "Axes", bars: Sequence[Bar], place: Sequence[int], colours: Sequence[str]) -> None:
+def draw_bars(axes: "Axes", bars: Sequence[Bar], positions: Sequence[int], colours: Sequence[str]) -> None:
     """Bars at these places, with whiskers where there is a spread."""
     means = [bar.mean for bar in bars]
     spread = [np.nan if bar.std is None else bar.std for bar in bars]
-    axes.barh(place, means, height=0.62, color=colours)
-    axes.errorbar(means, place, xerr=spread, fmt="none", ecolor="#222222", elinewidth=0.9)
+    axes.barh(positions, means, height=0.62, color=colours)
+    axes.errorbar(means, positions, xerr=spread, fmt="none", ecolor="#222222", elinewidth=0.9)
     axes.set_xlim(left=0)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)

@@ -77,7 +77,7 @@ def curve_by_time(group: Group, name: str) -> Curve | None:
     first, last = max(times[0] for times, _ in measured), min(times[-1] for times, _ in measured)
     every = np.unique(np.concatenate([times for times, _ in measured]))
     grid = every[(every >= first) & (every <= last)]
-    values = np.array([own[np.searchsorted(times, grid, side="right") - 1] for times, own in measured])
+    values = np.array([curve[np.searchsorted(times, grid, side="right") - 1] for times, curve in measured])
     return replace(averaged(group.label, grid, values), is_timed=True) if grid.size else None
 
 
@@ -128,11 +128,11 @@ def stored_column(run: Run, name: str, of: Literal["clients", "servers"] = "clie
 
 def states_of(groups: Sequence[Group]) -> list[str]:
     """The numbers that clients keep in any of these runs: the columns of clients.parquet that not every run has."""
-    found: dict[str, None] = {}
+    columns: dict[str, None] = {}
     for run in (run for group in groups for run in group.runs):
         with suppress(RunError):  # the run has evaluated no clients
-            found |= dict.fromkeys(number_columns(run.clients))
-    return [name for name in found if not is_record_column(name) and name.isidentifier()]
+            columns |= dict.fromkeys(number_columns(run.clients))
+    return [name for name in columns if not is_record_column(name) and name.isidentifier()]
 
 
 def number_columns(table: "pyarrow.Table") -> list[str]:

@@ -1,5 +1,8 @@
 """Which figures there are, what each needs, and how they come on disk."""
 
+import multiprocessing
+import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,8 +41,8 @@ class Plan:
             measures: of each run.
         """
         if self.measures != "none":
-            own = [one[:1] if self.measures == "first" else one for one in measures]
-            for measure in dict.fromkeys(measure for one in own for measure in one):
+            drawn = [one[:1] if self.measures == "first" else one for one in measures]
+            for measure in dict.fromkeys(measure for one in drawn for measure in one):
                 yield Plan(tuple(need.format(measure.name) for need in self.needs), partial(self.draw, measure=measure))
             return
         if ANY_STATE not in self.needs:
@@ -97,14 +100,17 @@ def draw_figures(
     figures = []
     states = states_of(groups)
     measures = [run.measures for group in groups for run in group.runs]
+    pictures: list[tuple[Picture, Path]] = []
     for plan in (plan for kind in (PLANS if kinds is None else kinds) for plan in PLANS[kind].of(states, measures)):
         able = list(have_all(groups, plan.needs))
         with look():
             for drawn in plan.draw(able, styles) if able else ():
                 if report is not None:
                     report(drawn.figure.name)
-                save(drawn.picture, folder / drawn.figure.name)
+                pictures.append((drawn.picture, folder / drawn.figure.name))
                 figures.append(replace(drawn.figure, caption=drawn.figure.caption + left_out(groups, able, plan)))
+    with look():
+        save_all(pictures)
     return figures
 
 
@@ -118,12 +124,40 @@ def left_out(groups: Sequence[Group], able: Sequence[Group], plan: Plan) -> str:
     return f" Without {what}, and so not shown: {', '.join(group.label for group in others)}."
 
 
+def save_all(pictures: Sequence[tuple["Picture", Path]]) -> None:
+    """Save them in a process for each core, since to save a picture takes far longer than to make it.
+
+    What another process could not save is saved here, so that its error is raised here.
+    """
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1  # forks are not safe elsewhere
+    shares = [pictures[k::cores] for k in range(cores)]
+    fork = multiprocessing.get_context("fork") if cores > 1 else multiprocessing
+    processes = [fork.Process(target=_save_share, args=(share,)) for share in shares[1:] if share]
+    for process in processes:
+        process.start()
+    for picture, path in shares[0]:
+        save(picture, path)
+    for process, share in zip(processes, shares[1:], strict=False):
+        process.join()
+        for picture, path in share if process.exitcode else ():
+            save(picture, path)
+
+
+def _save_share(pictures: Sequence[tuple["Picture", Path]]) -> None:
+    """Save them; the exit code says whether that failed, and the parent why."""
+    try:
+        for picture, path in pictures:
+            save(picture, path)
+    except BaseException:
+        os._exit(1)
+
+
 def save(picture: "Picture", path: Path) -> None:
     """Write both files, each whole or not at all; the same picture gives the same bytes."""
     picture.draw_without_rendering()
     picture.set_layout_engine("none")  # laid out once, not once for each file: that is most of the time
     options: dict[str, dict[str, Any]] = {"png": {"dpi": DPI}, "pdf": {"metadata": {"CreationDate": None}}}
-    for kind, own in options.items():
+    for kind, format_options in options.items():
         file = path.with_name(f"{path.name}.{kind}")
         with writing(file) as draft:
-            picture.savefig(draft, format=kind, **own)
+            picture.savefig(draft, format=kind, **format_options)

@@ -30,8 +30,8 @@ def importances(search: Search) -> dict[str, float] | None:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     spaces = {option: space_of(search, option) for option in search.options}
     study = optuna.create_study(direction=search.goal, sampler=optuna.samplers.RandomSampler(seed=0))
-    for place, score in enumerate(search.scores):
-        params = {option: encoded(search, option, place) for option in search.options}
+    for index, score in enumerate(search.scores):
+        params = {option: encoded(search, option, index) for option in search.options}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=spaces, value=score))
     evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=BEST_PART)
     with warnings.catch_warnings():
@@ -55,7 +55,7 @@ def space_of(search: Search, option: str) -> "BaseDistribution":
     return CategoricalDistribution(range(len(values)))
 
 
-def encoded(search: Search, option: str, place: int) -> Any:
+def encoded(search: Search, option: str, index: int) -> Any:
     """The value of a trial as Optuna has it."""
-    value = search.settings[place][option]
+    value = search.settings[index][option]
     return float(value) if search.is_range(option) else search.different(option).index(value)

@@ -188,9 +188,9 @@ def mean_weights(run: Run) -> dict[str, dict[int, float]]:
     took_part = np.isfinite(weight) & (names != "") if len(names) else np.zeros(len(weight), dtype=bool)
     means: dict[str, dict[int, float]] = {}
     for name in np.unique(names[took_part]).tolist() if took_part.any() else []:
-        own = took_part & (names == name)
-        which, place = np.unique(rounds[own], return_inverse=True)
-        mean = np.bincount(place, weight[own]) / np.bincount(place)
+        selected = took_part & (names == name)
+        which, position = np.unique(rounds[selected], return_inverse=True)
+        mean = np.bincount(position, weight[selected]) / np.bincount(position)
         means[name] = dict(zip(which.astype(int).tolist(), mean.tolist(), strict=True))
     return means
 

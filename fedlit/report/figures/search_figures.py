@@ -124,7 +124,7 @@ def best_by_cell(search: Search, across: str, up: str) -> dict[tuple[int, int], 
 def places_of_best(search: Search, across: str, up: str) -> set[tuple[int, int]]:
     """The cells of the best trials."""
     columns, rows = search.different(across), search.different(up)
-    best = [search.settings[place] for place in search.best]
+    best = [search.settings[index] for index in search.best]
     return {(columns.index(setting[across]), rows.index(setting[up])) for setting in best}
 
 

@@ -39,7 +39,7 @@ class Search:
     def best(self) -> list[int]:
         """The places of the best trials: more than one where they are tied."""
         score = max(self.scores) if self.goal == "maximize" else min(self.scores)
-        return [place for place, other in enumerate(self.scores) if other == score]
+        return [index for index, other in enumerate(self.scores) if other == score]
 
     def values(self, option: str) -> list[Any]:
         """Of an option, one for each trial."""
@@ -67,13 +67,13 @@ def find_searches(groups: Sequence[Group]) -> Iterator[Search]:
         task = {name: value for name, value in group.options.items() if is_of_the_task(name)}
         task |= {"model": group.algorithm, "data": group.data}
         tasks.setdefault(json.dumps(task, sort_keys=True, default=str), []).append(group)
-    found = [search for members in tasks.values() if (search := search_among(members)) is not None]
-    labels = [search.label for search in found]
-    for place, search in enumerate(found):
+    searches = [search for members in tasks.values() if (search := search_among(members)) is not None]
+    labels = [search.label for search in searches]
+    for index, search in enumerate(searches):
         if labels.count(search.label) == 1:
             yield search
         else:
-            yield Search(**vars(search) | {"label": f"{search.label} ({labels[: place + 1].count(search.label)})"})
+            yield Search(**vars(search) | {"label": f"{search.label} ({labels[: index + 1].count(search.label)})"})
 
 
 def is_of_the_task(name: str) -> bool:
@@ -102,9 +102,9 @@ def varying(groups: Sequence[Group]) -> list[str]:
     FedBC's tolerance has that of its dual unless it is given.
     """
     names = dict.fromkeys(name for group in groups for name in group.options if name.startswith(_CHOSEN))
-    told = [name for name in names if not is_fingerprint(name) and not is_quiet(name)]
-    values = {name: tuple(str(group.options.get(name)) for group in groups) for name in told}
-    apart = [name for name in told if len(set(values[name])) > 1]
+    shown = [name for name in names if not is_fingerprint(name) and not is_quiet(name)]
+    values = {name: tuple(str(group.options.get(name)) for group in groups) for name in shown}
+    apart = [name for name in shown if len(set(values[name])) > 1]
     firsts = {values[name]: name for name in reversed(apart)}.values()
     return [name for name in apart if name in firsts and not any(name.startswith(f"{other}.") for other in apart)]
 

@@ -66,7 +66,7 @@ def server_accuracy(
     groups: Sequence[Group], styles: Mapping[str, Style], measure: Measure = ACCURACY
 ) -> Iterator[Drawn]:
     """Accuracy of each server's model on the pooled test, from the worst server to the best."""
-    ranges = {group.label: found for group in groups if (found := range_of(group, measure))}
+    ranges = {group.label: scores for group in groups if (scores := range_of(group, measure))}
     if not ranges:
         return
     several = f" Each end of the band is a mean over {seeds_of(groups)}." * any(len(group.runs) > 1 for group in groups)
@@ -81,11 +81,11 @@ def server_accuracy(
 
 def timeline(groups: Sequence[Group], styles: Mapping[str, Style]) -> Iterator[Drawn]:
     """FedBCD's Fig. 2 of real events: who trains, who waits for whom."""
-    found = {group.label: timeline_of(group.runs[0]) for group in groups}
-    known = {label: one for label, one in found.items() if one is not None}
+    timelines = {group.label: timeline_of(group.runs[0]) for group in groups}
+    known = {label: one for label, one in timelines.items() if one is not None}
     if not known:
         return
-    rare = [label for label in found if label not in known]
+    rare = [label for label in timelines if label not in known]
     caption = (
         f"The first events, {EVENTS} at most, of the first seed of each group. A server that has finished its round "
         "waits until an event in which it steps; thin lines: events, dots: the servers that step in them."
@@ -109,10 +109,10 @@ def rows_of(run: Run) -> Rows:
 def range_of(group: Group, measure: Measure = ACCURACY) -> Range | None:
     """A measure over servers in the rounds that all runs have evaluated, averaged over seeds; None without any."""
     measured = [values_by_round(run, measure) for run in group.runs]
-    common = sorted(set.intersection(*(set(own) for own in measured)))
+    common = sorted(set.intersection(*(set(scores) for scores in measured)))
     if not common:
         return None
-    both = np.array([[summary(own[round]) for round in common] for own in measured])
+    both = np.array([[summary(scores[round]) for round in common] for scores in measured])
     mean, low, high = both.mean(0).T
     return Range(np.array(common, dtype=float), mean, low, high)
 
@@ -151,9 +151,9 @@ def first_in_a_row(rounds: Floats) -> Floats:
     starts = np.flatnonzero(np.diff(rounds) == 1)
     if not starts.size:
         return rounds[:0]
-    own = rounds[starts[0] :]
-    row: Floats = own[own == own[0] + np.arange(len(own))]
-    return row[: EVENTS + int(own[0] == 0)]
+    later = rounds[starts[0] :]
+    row: Floats = later[later == later[0] + np.arange(len(later))]
+    return row[: EVENTS + int(later[0] == 0)]
 
 
 def spans_of(rows: Rows, server: float, begin: float, end: float) -> list[Span]:
@@ -162,9 +162,9 @@ def spans_of(rows: Rows, server: float, begin: float, end: float) -> list[Span]:
     Records of one round of a server are alike, however many events it lasts. It waits from its end to the next one's
     start.
     """
-    own = (rows["server"] == server) & np.isfinite(rows["start_s"]) & np.isfinite(rows["finish_s"])
-    starts, where = np.unique(rows["start_s"][own], return_index=True)
-    finishes = rows["finish_s"][own][where]
+    selected = (rows["server"] == server) & np.isfinite(rows["start_s"]) & np.isfinite(rows["finish_s"])
+    starts, where = np.unique(rows["start_s"][selected], return_index=True)
+    finishes = rows["finish_s"][selected][where]
     spans = []
     for start, finish, after in zip(starts, finishes, [*starts[1:], end], strict=True):
         for first, last, waits in ((start, finish, False), (finish, after, True)):
@@ -180,9 +180,9 @@ def ranges_figure(panels: Mapping[str, Range], measure: Measure = ACCURACY) -> "
     """Small multiples with the same axes: a line with a band for each group."""
     picture, axes = new_panels(len(panels), share=True)
     entries: dict[str, Artist] = {}
-    for panel, found in zip(axes, panels.values(), strict=True):
-        band = panel.fill_between(found.rounds, found.low, found.high, color=_SERVERS, alpha=0.2, linewidth=0)
-        (line,) = panel.plot(found.rounds, found.mean, color=_SERVERS)
+    for panel, scores in zip(axes, panels.values(), strict=True):
+        band = panel.fill_between(scores.rounds, scores.low, scores.high, color=_SERVERS, alpha=0.2, linewidth=0)
+        (line,) = panel.plot(scores.rounds, scores.mean, color=_SERVERS)
         entries = {"mean over servers": line, "worst to best server": band}
     if measure.unit == "share":
         show_shares(axes[0])  # shared with the others

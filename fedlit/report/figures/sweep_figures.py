@@ -171,8 +171,8 @@ def against_first_state(groups: Sequence[Group], styles: Mapping[str, Style]) ->
 
 def started_state(option: str) -> str | None:
     """The state whose first value an option is: `model.<state>_init`, where an algorithm has words for that state."""
-    found = _FIRST_VALUE.fullmatch(option)
-    return found[1] if found and found[1] in STATES else None
+    match = _FIRST_VALUE.fullmatch(option)
+    return match[1] if match and match[1] in STATES else None
 
 
 def against_state(sweep: Sweep, state: str) -> Drawn:

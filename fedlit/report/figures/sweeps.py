@@ -48,12 +48,14 @@ def lines_along(option: str, groups: Sequence[Group]) -> list[Line]:
     gathered: dict[str, list[Group]] = {}
     for group in groups:
         gathered.setdefault(json.dumps(fixed(option, group), sort_keys=True, default=str), []).append(group)
-    several = [own for own in gathered.values() if len({str(group.options.get(option)) for group in own}) > 1]
-    apart = [fixed(option, own[0]) for own in several]
+    several = [
+        members for members in gathered.values() if len({str(group.options.get(option)) for group in members}) > 1
+    ]
+    apart = [fixed(option, members[0]) for members in several]
     lines = []
-    for own, settings in zip(several, apart, strict=True):
-        by_value = {value_of(option, group): group for group in own}
-        if len(by_value) < len(own):
+    for members, settings in zip(several, apart, strict=True):
+        by_value = {value_of(option, group): group for group in members}
+        if len(by_value) < len(members):
             continue  # two groups at one value: something else tells them apart, and no line can be drawn
         values = in_order(by_value)
         lines.append(Line(line_label(settings, apart), values, [by_value[value] for value in values]))
@@ -67,8 +69,8 @@ def fixed(option: str, group: Group) -> dict[str, Any]:
     """
     within = [name for name in group.options if name.startswith(f"{option}.")]
     looks = [f"{option.rpartition('.')[0]}.{name}" for name in FINGERPRINTS if name != "code"]
-    own = (option, *within, *looks, "data.partition_hash")
-    return {name: value for name, value in group.options.items() if name not in own} | {"model": group.algorithm}
+    varying = (option, *within, *looks, "data.partition_hash")
+    return {name: value for name, value in group.options.items() if name not in varying} | {"model": group.algorithm}
 
 
 def value_of(option: str, group: Group) -> Any:

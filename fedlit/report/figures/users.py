@@ -110,8 +110,8 @@ def rows_of(run: Run) -> Rows:
     length = len(rows["round"])
     rows = {name: values if len(values) else np.full(length, np.nan) for name, values in rows.items()}
     took_part = np.isfinite(rows["weight"])
-    _, place = np.unique(rows["round"], return_inverse=True)
-    total = np.bincount(place, np.where(took_part, rows["size"], 0), minlength=1)[place]
+    _, position = np.unique(rows["round"], return_inverse=True)
+    total = np.bincount(position, np.where(took_part, rows["size"], 0), minlength=1)[position]
     share = np.divide(rows["size"], total, out=np.full(length, np.nan), where=took_part & (total > 0))
     return rows | {SHARE: share}
 
@@ -123,9 +123,9 @@ def chosen(rows: Rows, which: NDArray[Any]) -> Rows:
 
 def last_part(rows: Rows) -> Rows:
     """Each client in the last evaluated round in which it took part."""
-    own = chosen(rows, np.isfinite(rows["weight"]))
-    _, newest = np.unique(own["client"][::-1], return_index=True)  # rows are sorted by round
-    return chosen(own, len(own["client"]) - 1 - newest)
+    weighed = chosen(rows, np.isfinite(rows["weight"]))
+    _, newest = np.unique(weighed["client"][::-1], return_index=True)  # rows are sorted by round
+    return chosen(weighed, len(weighed["client"]) - 1 - newest)
 
 
 def in_round(rows: Rows, round: int) -> Rows:
@@ -140,17 +140,17 @@ def last_round(rows: Rows) -> Rows:
 
 def cloud(group: Group, choose: Callable[[Rows], Rows], x: str, y: str) -> Cloud:
     """Two columns of the chosen rows of all runs, where both are known."""
-    found = [choose(rows_of(run)) for run in group.runs]
-    both = np.array([np.concatenate([rows[name] for rows in found]) for name in (x, y)])
+    tables = [choose(rows_of(run)) for run in group.runs]
+    both = np.array([np.concatenate([rows[name] for rows in tables]) for name in (x, y)])
     known = both[:, np.isfinite(both).all(0)]
     return Cloud(group.label, known[0], known[1])
 
 
 def users_of(group: Group, measure: Measure = ACCURACY) -> Users:
     """A measure at the end; user by user over the seeds where all runs have the same users, else all of them."""
-    found = [with_test(last_round(rows_of(run)), measure) for run in group.runs]
-    values = [np.array([rows[f"{measure.name}_global"], own_value(rows, measure)]) for rows in found]
-    same = len({run.partition_hash for run in group.runs}) == 1 and len({len(rows["client"]) for rows in found}) == 1
+    tables = [with_test(last_round(rows_of(run)), measure) for run in group.runs]
+    values = [np.array([rows[f"{measure.name}_global"], own_value(rows, measure)]) for rows in tables]
+    same = len({run.partition_hash for run in group.runs}) == 1 and len({len(rows["client"]) for rows in tables}) == 1
     server, own = np.mean(values, axis=0) if same else np.concatenate(values, axis=1)
     return Users(server, own)
 
@@ -163,8 +163,8 @@ def with_test(rows: Rows, measure: Measure) -> Rows:
 def own_value(rows: Rows, measure: Measure) -> Floats:
     """The personal model's, or the local model's where there is no personal one."""
     personal, local = rows[f"{measure.name}_personal"], rows[f"{measure.name}_local"]
-    own: Floats = np.where(np.isfinite(personal), personal, local)
-    return own
+    values: Floats = np.where(np.isfinite(personal), personal, local)
+    return values
 
 
 def state_rounds(groups: Sequence[Group]) -> list[int]:

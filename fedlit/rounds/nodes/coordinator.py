@@ -15,17 +15,17 @@ import numpy as np
 from pytorch_lightning import Trainer
 
 from fedlit.client.cohort import C, Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.messages import Message
 from fedlit.client.states import ClientStates
 from fedlit.clock import Clock, Constant, Latency
 from fedlit.errors import ProcessError
 from fedlit.evaluation.round_evaluator import EvaluationOptions
-from fedlit.rounds.cloud import CloudEvent, CloudProtocol
+from fedlit.rounds.cloud import CloudProtocol
 from fedlit.rounds.federation import Federation
 from fedlit.rounds.gathering import Gatherer, RoundOptions
 from fedlit.rounds.loop import FederatedLoop
 from fedlit.rounds.nodes.base import ONE_BY_ONE
 from fedlit.rounds.nodes.measured_latency import Latencies
-from fedlit.rounds.nodes.messages import Message
 from fedlit.rounds.nodes.plan import NodeProcess
 from fedlit.rounds.nodes.supervisor import Heard, Supervisor
 from fedlit.rounds.protocol import Event, ServerRecords
@@ -76,7 +76,7 @@ class CoordinatorProtocol(CloudProtocol):
 
     # ---- who steps ---------------------------------------------------------------------------------------------------
 
-    def next_event(self, gatherer: Gatherer) -> CloudEvent:
+    def next_event(self, gatherer: Gatherer) -> Event:
         """The servers that step next, once each of them has sent its report."""
         while True:
             self._check_enough()
@@ -94,7 +94,7 @@ class CoordinatorProtocol(CloudProtocol):
             heard = self.reports.get(server.id)
             self.waiting[server.id].duration_s = math.inf if heard is None else self._now(heard.at) - server.started
 
-    def records(self, event: CloudEvent) -> ServerRecords:
+    def records(self, event: Event) -> ServerRecords:
         """As in the base; a server that still trains gets the current time as finish."""
         rows = super().records(event)
         rows["finish_s"] = [
@@ -194,7 +194,7 @@ class OneServerProtocol(CoordinatorProtocol):
         """No metrics: one server has no distance to others and waits for none."""
         return {}
 
-    def records(self, event: CloudEvent) -> ServerRecords:
+    def records(self, event: Event) -> ServerRecords:
         """No records, as in a flat run."""
         return {}
 
@@ -229,11 +229,11 @@ class CoordinatorRound(Round):
         protocol, servers = self.protocol, event.servers
         ids = [server.id for server in servers]
         protocol.send_all(ids, {"number": self.state.rounds_done + 1})
-        for iteration in range(event.iterations):
+        for _ in range(protocol.iterations):
             answers = protocol.collect(event)
             for server in servers:
                 server.load_model(answers[server.id]["model"])
-            event.mix(iteration)
+            protocol.mix(servers)
             for server in servers:
                 protocol.supervisor.send(server.id, {"model": server.model})
         answers = protocol.collect(event)

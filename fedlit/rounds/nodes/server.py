@@ -8,22 +8,19 @@ end       send the new state to the coordinator. It commits the round, or undoes
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
+from fedlit.client.cohort_messages import join_replies, request_of
+from fedlit.client.messages import Message
 from fedlit.clock import Clock
 from fedlit.params import clone
 from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.federation import Federation
-from fedlit.rounds.flat import FlatEvent, FlatProtocol
+from fedlit.rounds.flat import FlatProtocol
 from fedlit.rounds.gathering import Gatherer
 from fedlit.rounds.local_training import LocalTraining
 from fedlit.rounds.nodes.base import NodeLoop, NodeRound
-from fedlit.rounds.nodes.client import request_of
-from fedlit.rounds.nodes.messages import Message, Wire
+from fedlit.rounds.nodes.messages import Wire
 from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess
 from fedlit.rounds.protocol import Event
 from fedlit.server.server import Server, Snapshot
@@ -48,23 +45,6 @@ class Link:
         return answer
 
 
-@dataclass(frozen=True, eq=False)
-class NodeEvent(FlatEvent):
-    """A round of this server; the coordinator starts its step, mixes, and commits."""
-
-    protocol: "NodeProtocol"
-
-    @property
-    def iterations(self) -> int:
-        """K_z."""
-        return self.protocol.iterations
-
-    def mix(self, iteration: int) -> None:
-        """Let the coordinator mix this server's model with those of the others."""
-        [server] = self.servers
-        server.load_model(self.protocol.link.ask({"model": server.model})["model"])
-
-
 class NodeProtocol(FlatProtocol):
     """A federation as one of its servers sees it: itself, and a coordinator that mixes.
 
@@ -79,23 +59,27 @@ class NodeProtocol(FlatProtocol):
         self.iterations = iterations
         self.link = link
 
-    def next_event(self, gatherer: Gatherer) -> NodeEvent:
+    def next_event(self, gatherer: Gatherer) -> Event:
         """Its next step; the coordinator decides when it happens."""
-        event = super().next_event(gatherer)
-        return NodeEvent(self, event.servers, 0.0, event.cohort)
+        return replace(super().next_event(gatherer), time_s=0.0)
+
+    def mix(self, servers: Sequence[Server]) -> None:
+        """Let the coordinator mix this server's model with those of the others."""
+        [server] = servers
+        server.load_model(self.link.ask({"model": server.model})["model"])
 
 
 class ServerRound(NodeRound):
     """A round of this server, which the coordinator commits."""
 
-    def finish(self, event: Event, number: int, cohorts: Sequence[WeighedCohort]) -> None:
-        """Send the new state to the coordinator, and then advance the clock."""
-        [server], [cohort] = event.servers, cohorts
+    def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
+        """As in the base; then send the new state to the coordinator."""
+        [server], [cohort] = event.servers, super().step_together(event, cohorts)
         current = server.snapshot()
         fields = {name: getattr(cohort, name) for name in ("state", "optimizer_state", "weights", "sent_bytes")}
         state = {"model": current.model, "optimizer": current.optimizer, "callbacks": current.callbacks}
         self.protocol.link.ask({"stepped": state, "cohort": fields})
-        super().finish(event, number, cohorts)
+        return [cohort]
 
     @property
     def protocol(self) -> NodeProtocol:
@@ -129,10 +113,12 @@ class ClientsTraining(LocalTraining):
         asked = {worker.rank: positions for worker in self.workers if (positions := positions_of(worker, cohort))}
         waits = self._waits(cohort)
         for rank, positions in asked.items():
-            self.link.wire.send(rank, request_of(cohort, positions, max(waits[k] for k in positions)))
+            wait = max(waits[k] for k in positions)
+            self.link.wire.send(rank, request_of(cohort, positions) | {"wait": wait})
         replies = [self.link.wire.receive(rank) for rank in asked]
+        took = [reply.pop("seconds") for reply in replies]
+        seconds = {k: each for rows, each in zip(asked.values(), took, strict=True) for k in rows}
         trained = join_replies(cohort, list(asked.values()), replies)
-        seconds = {k: reply["seconds"] for rows, reply in zip(asked.values(), replies, strict=True) for k in rows}
         answer = self.link.ask({"report": report_of(trained), "seconds": [seconds[k] for k in sorted(seconds)]})
         trained.run_round = answer["number"]
         return [trained]
@@ -184,22 +170,6 @@ def positions_of(worker: NodeProcess, cohort: Cohort) -> list[int]:
     """Positions of a process's clients in a cohort."""
     members = set(worker.clients)
     return [k for k, client in enumerate(cohort.clients) if client in members]
-
-
-def join_replies(cohort: Cohort, positions: Sequence[Sequence[int]], replies: Sequence[Message]) -> TrainedCohort:
-    """The trained cohort, from the replies of its client processes."""
-    order = torch.tensor([k for part in positions for k in part]).argsort()
-    trained = TrainedCohort.begin(cohort)
-    for name in replies[0].keys() - {"seconds"}:
-        setattr(trained, name, in_order([reply[name] for reply in replies], order))
-    return trained
-
-
-def in_order(parts: Sequence[Any], order: Tensor) -> Any:
-    """Rows of several tensors, or of several stacked dicts, in the cohort's order."""
-    if isinstance(parts[0], Tensor):
-        return torch.cat(list(parts))[order]
-    return {key: in_order([part[key] for part in parts], order) for key in parts[0]}
 
 
 def report_of(cohort: TrainedCohort) -> Message:

@@ -11,9 +11,10 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 from fedlit import errors
+from fedlit.client.messages import Message
 from fedlit.engines.processes.children import ending_of
 from fedlit.errors import DivergedError, FedlitError, ProcessError
-from fedlit.rounds.nodes.messages import ConnectionLostError, Message, Wire, open_store
+from fedlit.rounds.nodes.messages import ConnectionLostError, Wire, open_store
 from fedlit.rounds.nodes.plan import COORDINATOR, NodeProcess, Plan
 from fedlit.rounds.nodes.process import Build, run_part
 

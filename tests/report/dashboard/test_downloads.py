@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fedlit.report.dashboard import write_dashboard
-from fedlit.results.folder import read_clients
+from fedlit.results.records import read_clients
 from fedlit.results.runs import find_runs
 from tests.report.dashboard.browser import Page, row_of
 from tests.report.dashboard.made import make_run

@@ -10,7 +10,7 @@ from selenium.webdriver.common.keys import Keys
 
 from fedlit import FedAvg, FederatedTrainer, TensorData
 from fedlit.report.dashboard import write_dashboard
-from fedlit.results.folder import read_clients
+from fedlit.results.records import read_clients
 from fedlit.results.runs import find_runs
 from tests.report.dashboard.browser import Page
 from tests.report.dashboard.made import make_run

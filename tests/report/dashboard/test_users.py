@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedlit.report.dashboard import write_dashboard
-from fedlit.results.folder import read_clients
+from fedlit.results.records import read_clients
 from fedlit.results.runs import find_runs
 from tests.client.test_own_states import Moody
 from tests.problems import run, tiny_net

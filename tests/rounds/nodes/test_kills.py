@@ -8,7 +8,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from tests.dying import Moment, run_until
 from tests.forked import PROCESSES, Fork
 from tests.trainer.test_resume import FIT_SECONDS, assert_same_bits, finish, outcome, rounds_saved

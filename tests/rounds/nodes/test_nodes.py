@@ -17,9 +17,9 @@ import torch
 import yaml
 from pyarrow import parquet
 
+from fedlit.client.messages import pack, unpack
 from fedlit.errors import ProcessError
-from fedlit.results.folder import read_metrics
-from fedlit.rounds.nodes.messages import pack, unpack
+from fedlit.results.records import read_metrics
 from fedlit.rounds.nodes.plan import Plan, divide
 from fedlit.rounds.nodes.supervisor import Supervisor
 from tests.cases import slow_but

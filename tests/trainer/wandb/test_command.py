@@ -11,7 +11,7 @@ import wandb
 
 from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI
-from fedlit.results.folder import read_metrics
+from fedlit.results.records import read_metrics
 from tests.conftest import TINY, Answer, Call
 from tests.trainer.wandb.offline import Offline, offline_runs
 

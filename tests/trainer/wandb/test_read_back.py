@@ -12,7 +12,7 @@ import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 
 from fedlit.metrics.catalogue import MIN_MAX_METRICS, metric
 from fedlit.report.min_max import min_max_metrics
-from fedlit.results.folder import read_clients, read_metrics
+from fedlit.results.records import read_clients, read_metrics
 from fedlit.results.runs import dotted, read_run
 from tests.forked import forked
 from tests.trainer.wandb.offline import Offline, offline_runs

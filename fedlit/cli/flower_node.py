@@ -1,0 +1,61 @@
+"""`fedlit flower node`: one client of a federation, with its own data: a worker, and a SuperNode that talks for it."""
+
+import argparse
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Thread
+
+from fedlit.errors import ConfigError, require
+from fedlit.flower.programs import Programs
+from fedlit.flower.supernode import NodeOptions, make_worker, start_supernode
+
+
+def main(arguments: list[str]) -> int:
+    """One client of a federation, with its own data. Its rows are kept on this machine, and samples never leave it."""
+    parser = argparse.ArgumentParser(prog="fedlit flower node", description=main.__doc__, allow_abbrev=False)
+    parser.add_argument("--name", required=True, help="by which the server knows it, with its rows")
+    parser.add_argument("--data", type=Path, required=True, metavar="FILE", help="an .npz file (fedlit data export)")
+    parser.add_argument("--server", required=True, metavar="HOST:PORT", help="where fedlit flower run listens")
+    parser.add_argument("--ca", type=Path, metavar="FILE", help="the certificate by which the server is known")
+    parser.add_argument("--key", type=Path, metavar="FILE", help="the private key by which the server knows this node")
+    parser.add_argument("--insecure", action="store_true", help="without TLS and keys, on a network that you trust")
+    parser.add_argument("--rows", type=Path, metavar="DIR", help="of what the client keeps; node-NAME unless given")
+    parser.add_argument(
+        "--allow", action="append", default=[], metavar="PACKAGE", help="make classes of this package too; repeatable"
+    )
+    options = parser.parse_args(arguments)
+    check_options(options)
+    rows = options.rows or Path(f"node-{options.name}")
+    rows.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix="fedlit-", ignore_cleanup_errors=True) as folder:
+        socket = Path(folder) / "worker.sock"
+        worker = make_worker(NodeOptions(options.name, options.data, rows, tuple(options.allow)), socket)
+        programs = Programs(Path(folder))
+        try:
+            child = start_supernode(programs, options.name, socket, options.server, options.ca, options.key)
+            Thread(target=worker.serve, daemon=True).start()
+            print(f"{options.name}: ready; its rows are in {rows}", flush=True)
+            child.process.wait()
+            child.check()
+        finally:
+            programs.end()
+            worker.close()
+    return 0
+
+
+def check_options(options: argparse.Namespace) -> None:
+    """ConfigError for what is missing or makes no sense."""
+    name = options.name
+    require(
+        name.replace("-", "").replace("_", "").isalnum(),
+        f"--name is '{name}'; give letters, digits, - and _ only, because it names a folder.",
+    )
+    if options.insecure:
+        return
+    for option, file in (("ca", options.ca), ("key", options.key)):
+        if file is None:
+            raise ConfigError(
+                f"--{option} is missing: server and node must know each other. The server's owner has it, or makes it "
+                "with fedlit flower keys; --insecure does without, on a network that you trust."
+            )
+        require(file.exists(), f"--{option} is {file}, but there is no such file.")

@@ -1,0 +1,76 @@
+"""`fedlit flower run`: the server of a federation. It starts a SuperLink, submits the run, and trains as `fit` does."""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from fedlit.cli.fit import conclude, logged_to
+from fedlit.config.described_model import described_model
+from fedlit.config.files import resolve_configs
+from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser
+from fedlit.errors import ConfigError, require
+from fedlit.flower.keys import Keys
+from fedlit.flower.link import FlowerLink
+from fedlit.flower.programs import Programs
+from fedlit.flower.superlink import Listening, start_superlink, submitted
+from fedlit.remote.loop import RemoteLoop
+from fedlit.remote.nodes import Nodes, meet
+from fedlit.remote.told_data import ToldData
+from fedlit.results.folder import RunFolder
+from fedlit.trainer.trainer import quiet_lightning
+from fedlit.trainer.wandb.session import tracked
+
+
+def main(arguments: list[str]) -> int:
+    """The server of a federation, for nodes that are started with fedlit flower node."""
+    parser = federation_parser("run", main.__doc__)
+    parser.add_argument("--listen", default="0.0.0.0:9092", metavar="HOST:PORT", help="0.0.0.0:9092 unless given")
+    parser.add_argument("--keys", type=Path, metavar="DIR", help="of fedlit flower keys, or of your IT")
+    parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for the nodes; 600 unless given")
+    options, others = parser.parse_known_args(arguments)
+    check_options(options)
+    listening = listening_of(options.listen, options.keys, is_insecure=options.insecure)
+    quiet_lightning()
+    cli = FlowerCLI(resolve_configs(others))
+    check_count(cli, options.nodes)
+    with TemporaryDirectory(prefix="fedlit-", ignore_cleanup_errors=True) as folder:
+        programs = Programs(Path(folder))
+        try:
+            start_superlink(programs, listening)
+            with submitted(programs, listening, Path(folder), options.deadline) as link:
+                print(f"waiting for {options.nodes} nodes at {options.listen}", flush=True)
+                return train(cli, link, link.wait_for_nodes(options.nodes, options.patience, programs.check))
+        finally:
+            programs.end()
+
+
+def train(cli: FlowerCLI, link: FlowerLink, names: Sequence[str]) -> int:
+    """Train with these nodes; ends as `fedlit fit` does."""
+    trainer, folder = cli.trainer, cli.trainer.folder
+    assert isinstance(folder, RunFolder)
+    told = meet(link, names)
+    model = described_model(cli.plain_config()["model"])
+    with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
+        trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model=model))
+        trainer.fit(cli.model, datamodule=ToldData(told))
+    return conclude(trainer)
+
+
+def listening_of(place: str, keys: Path | None, *, is_insecure: bool) -> Listening:
+    """Where the SuperLink listens; ConfigError unless there are keys, or the word that does without."""
+    host, _, port = place.rpartition(":")
+    require(
+        bool(host) and port.isdigit() and 0 < int(port) < 2**16,
+        f"--listen is {place}; give an address and a port, such as 0.0.0.0:9092.",
+    )
+    if is_insecure:
+        return Listening(host, int(port), None)
+    if keys is None:
+        raise ConfigError(
+            "--keys is missing: nodes and server must know each other. Make keys with fedlit flower keys, or ask your "
+            "IT for them; --insecure does without, on a network that you trust."
+        )
+    found = Keys(keys.resolve())
+    found.check()
+    return Listening(host, int(port), found)

@@ -1,0 +1,52 @@
+"""The app that is submitted to a SuperLink: two lines for each side, which load the relays that are installed there."""
+
+import json
+from pathlib import Path
+
+_PYPROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fedlit-run"
+version = "1.0.0"
+description = "Relays of a federation of fedlit: see fedlit/flower."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "fedlit"
+
+[tool.flwr.app.components]
+serverapp = "fedlit_run.server:app"
+clientapp = "fedlit_run.client:app"
+
+[tool.flwr.app.config]
+socket = {socket}
+token = {token}
+"""
+_FILES = {
+    "__init__.py": '"""Nothing but two relays."""\n',
+    "server.py": "from fedlit.flower import server_app\n\napp = server_app.app\n",
+    "client.py": "from fedlit.flower import client_app\n\napp = client_app.app\n",
+}
+
+
+def write_bundle(folder: Path, socket: Path, token: str) -> Path:
+    """Write the app of a run; returns its folder.
+
+    Args:
+        folder: where; it is made.
+        socket: on which `fedlit flower run` listens, on the machine of the SuperLink.
+        token: by which that process knows the ServerApp of its run.
+    """
+    package = folder / "fedlit_run"
+    package.mkdir(parents=True)
+    options = {"socket": json.dumps(str(socket)), "token": json.dumps(token)}
+    (folder / "pyproject.toml").write_text(_PYPROJECT.format(**options))
+    for name, content in _FILES.items():
+        (package / name).write_text(content)
+    return folder

@@ -1,0 +1,85 @@
+"""Nodes: the clients of a run as the server sees them. Client k is the node with the k-th name."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from fedlit.client.messages import Message
+from fedlit.errors import ProcessError, require
+from fedlit.remote.link import Link
+from fedlit.remote.run_plan import RunPlan
+
+log = logging.getLogger("fedlit")
+
+
+class Nodes:
+    """The nodes of a run.
+
+    Args:
+        link: carries messages to them.
+        names: of all nodes, in the order of the clients' numbers.
+    """
+
+    def __init__(self, link: Link, names: Sequence[str]) -> None:
+        self.link = link
+        self.names = list(names)
+        self.plan_of: Callable[[int], RunPlan]
+        """Client -> what its node must know of the run; set when the run begins."""
+        self.absent: dict[str, str] = {}
+        """Nodes that did not answer last time, and why."""
+
+    def ask(self, kind: str, requests: Mapping[int, Message]) -> dict[int, Message]:
+        """Client -> its node's answer, in the order of the requests; who did not answer is logged and left out.
+
+        A node that does not know the run, because it is new or was started again, is told and asked once more.
+        """
+        if not requests:
+            return {}
+        run = self.plan_of(next(iter(requests))).run
+        messages = {client: {**request, "kind": kind, "run": run} for client, request in requests.items()}
+        answers = self._exchange(messages)
+        strangers = [client for client, answer in answers.items() if "unknown_run" in answer]
+        if strangers:
+            plans = {client: {"plan": self.plan_of(client).message()} for client in strangers}
+            answers |= self._exchange({client: messages[client] | plans[client] for client in strangers})
+        came = {client: answer for client, answer in answers.items() if not answer.keys() & {"unknown_run", "failed"}}
+        why = {self.names[client]: answers[client].get("failed", "does not know the run") for client in answers}
+        self._note({self.names[client]: why.get(self.names[client], "") for client in requests if client not in came})
+        return {client: came[client] for client in requests if client in came}
+
+    def _exchange(self, messages: Mapping[int, Message]) -> dict[int, Message]:
+        answers = self.link.ask({self.names[client]: message for client, message in messages.items()})
+        self._reasons = answers.missing
+        return {client: answers.came[self.names[client]] for client in messages if self.names[client] in answers.came}
+
+    def _note(self, absent: Mapping[str, str]) -> None:
+        """Log who is absent now and was not before, and who is back."""
+        now = {name: why or self._reasons.get(name, "did not answer") for name, why in absent.items()}
+        for name, why in now.items():
+            if self.absent.get(name) != why:
+                log.warning(f"{name} {why}: the round goes on without it.")
+        self.absent = {name: why for name, why in self.absent.items() if name in now} | now
+
+    def leave_out(self, client: int, why: str) -> None:
+        """Log that an answer is not used."""
+        log.warning(f"{self.names[client]} {why}. The round goes on without it.")
+
+    def require_some(self, came: Sequence[int], what: str) -> None:
+        """ProcessError if nobody is left: the round is undone, and the run can be continued."""
+        if not came:
+            why = "; ".join(f"{name} {reason}" for name, reason in self.absent.items()) or "no answer fits"
+            raise ProcessError(
+                f"No node has sent {what} ({why}). The round is undone; continue with --resume once nodes are there "
+                "again."
+            )
+
+
+def meet(link: Link, names: Sequence[str]) -> dict[str, Message]:
+    """What each of these nodes says of its data, by its name in sorted order; ProcessError if one is silent."""
+    doubled = sorted({name for name in names if list(names).count(name) > 1})
+    require(not doubled, f"Two nodes have the name '{''.join(doubled[:1])}'. Give every node a name of its own.")
+    answers = link.ask({name: {"kind": "hello"} for name in sorted(names)})
+    failed = answers.missing | {name: one["failed"] for name, one in answers.came.items() if "failed" in one}
+    if failed:
+        name, why = next(iter(failed.items()))
+        raise ProcessError(f"{name} {why}, so the run cannot begin.")
+    return {name: answers.came[name] for name in sorted(names)}

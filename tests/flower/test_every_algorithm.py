@@ -1,0 +1,98 @@
+"""Algorithms on a real SuperLink with five SuperNodes, five rounds each: all that they come to has the bits of fit."""
+
+import csv
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedlit.cli.data_export import export_clients, names_of_clients
+from fedlit.cli.fit import fit
+from fedlit.cli.flower_run import train
+from fedlit.config.flower_cli import FlowerCLI
+from fedlit.flower.superlink import submitted
+from fedlit.flower.trial import trial
+from fedlit.remote.node_rows import NodeRows
+from fedlit.trainer.restore import Restored
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(3600),
+    pytest.mark.skipif(find_spec("flwr") is None, reason='Flower is not installed: pip install "fedlit[flower]"'),
+]
+COMMON = [
+    *("--wandb", "disabled", "--data", "Synthetic", "--data.num_clients", "5", "--trainer.rounds", "5"),
+    *("--trainer.clients_per_round", "3", "--trainer.eval_every", "5", "--trainer.enable_progress_bar", "false"),
+    *("--trainer.engine", "sequential", "--model.lr", "0.05", "--model.local_epochs", "1"),
+]
+NET = ["--model.net", "fedlit.Softmax", "--model.net.num_features", "60", "--model.net.num_classes", "10"]
+ALGORITHMS = {
+    "FedAvg": ["--model", "FedAvg", *NET],
+    "FedBC": ["--model", "FedBC", *NET, "--model.dual_lr", "0.1"],
+    "FedBC, from its own model": ["--model", "FedBC", *NET, "--model.dual_lr", "0.1", "--model.start_from", "local"],
+    "SCAFFOLD": ["--model", "Scaffold", *NET],
+    "pFedMe": ["--model", "PFedMe", *NET, "--model.inner_steps", "3"],
+    "Ditto": ["--model", "Ditto", *NET],
+    "Per-FedAvg": ["--model", "PerFedAvg", *NET],
+    "FedBCD": ["--model", "FedBCD", *NET],
+    "FedPer": ["--model", "FedAvg", *NET, "--model.keep_local", "linear.bias"],
+    "Exp-α": ["--model", "FedAvg", *NET, "--trainer.weights", "ExpAlpha"],
+    "FedAdam": ["--model", "FedAvg", *NET, "--trainer.server_optimizer", "FedAdam"],
+}
+
+
+def metrics(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open() as file:
+        return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
+
+
+def held_by_nodes(folder: Path, names: list[str], since: float) -> dict[str, Tensor]:
+    """The newest rows of each node that were written for the last run."""
+    rows = {}
+    for client, name in enumerate(names):
+        runs = [run for run in (folder / name).iterdir() if run.stat().st_mtime >= since]
+        for run in runs:
+            store = NodeRows(run)
+            kept = store.read(store.rounds[-1]) if store.rounds else {}
+            rows |= {f"{row} of {client}": value[0] for row, value in kept.items()}
+    return rows
+
+
+def test_every_algorithm_has_the_bits_of_the_simulation(tmp_path: Path) -> None:
+    found: dict[str, str] = {}
+    with trial(5) as place:
+        data = FlowerCLI([*ALGORITHMS["FedAvg"], *COMMON, "--run", str(tmp_path / "none")]).datamodule
+        export_clients(data, 0, place.data)
+        names = names_of_clients(data)
+        rows = tmp_path / "nodes"
+        listening = place.start_nodes(names, rows, secure=False)
+        with submitted(place.programs, listening, place.folder, 300) as link:
+            present = link.wait_for_nodes(5, 300, place.programs.check)
+            for name, words in ALGORITHMS.items():
+                before = max((run.stat().st_mtime for run in rows.glob("*/*")), default=0.0)
+                real, simulated = tmp_path / f"{name} real", tmp_path / f"{name} simulated"
+                assert train(FlowerCLI([*words, *COMMON, "--run", str(real)]), link, present) == 0
+                assert fit([*words, *COMMON, "--run", str(simulated)]) == 0
+                found[name] = difference(real, simulated, held_by_nodes(rows, names, before + 1e-3))
+                print(name, found[name], flush=True)
+    assert found == dict.fromkeys(ALGORITHMS, "none")
+
+
+def difference(real: Path, simulated: Path, at_nodes: dict[str, Tensor]) -> str:
+    """What differs between a federation and its simulation."""
+    ours, theirs = Restored.of(real), Restored.of(simulated)
+    differing = [name for name, value in theirs.model.items() if not torch.equal(value, ours.model[name])]
+    rows = {f"{name} of {k}": theirs.states.row(name, k) for k in theirs.states.touched for name in rows_of(theirs)}
+    at_server = {f"{name} of {k}": ours.states.row(name, k) for k in ours.states.touched for name in rows_of(ours)}
+    held = at_nodes | at_server
+    differing += [name for name, value in rows.items() if name not in held or not torch.equal(value, held[name])]
+    for one, other in zip(metrics(simulated), metrics(real), strict=True):
+        differing += [name for name in one if one[name] != other[name]]
+    return ", ".join(differing) or "none"
+
+
+def rows_of(run: Restored) -> list[str]:
+    """Names of the rows of clients."""
+    return list(run.states.state_dict()["rows"])
