@@ -65,7 +65,6 @@ USED = {
         "torch.ops.aten._to_copy",
     },
     "client/initial_weights.py": {"._reset_parameters"},  # of nn.MultiheadAttention; nothing is missed where it is not
-    "models/lora.py": {"._conv_forward", "._qkv_same_embed_dim"},  # of nn.Conv2d and nn.MultiheadAttention
     "rounds/loop.py": {
         "._batches_that_stepped",
         "._callback_metrics",
