@@ -194,6 +194,12 @@ def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
 
 def _step_forbids(request: Request, work: Work, chosen: EngineChoice) -> str | None:
     """Why only the sequential engine can run the step, or None; an error if the vectorized engine was asked for."""
+    module = work.client.user_module
+    if module is not None and module.logged:
+        logs = f"{module.name}.training_step logs {', '.join(module.logged)}"
+        if request.engine == "auto":
+            return f"{logs}, whose values a step of many clients does not have"
+        log.info(f"{logs}: not recorded by the vectorized engine, whose steps are not run one by one")
     padded = reads_padding(work.client, work.sample)
     if padded is not None:
         check_not_asked_for(request, work.client, padded)
@@ -254,6 +260,10 @@ def not_written_out(client: Client, sample: Inputs) -> str | None:
 
 def one_lane(client: Client) -> str | None:
     """Why the vectorized engine trains this net in one lane, or None."""
+    if client.user_module is not None:
+        return (
+            f"{client.user_module.name}.training_step takes a mean over its batch, so batches are not padded for lanes"
+        )
     if mixes_rows(client):
         part = next((f"the buffer '{name}'" for name in trained_buffers(client.net)), "BatchNorm")
         return f"the net has {part}, so its batches are not padded to the fixed size that lanes need"

@@ -19,7 +19,7 @@ from fedlit.client.base import Client
 from fedlit.client.net_parts import trained_buffers
 from fedlit.client.step import Batch, Batches, Phase, StepOutput
 from fedlit.engines import recurrence
-from fedlit.engines.base import Rows, Store, frozen_in
+from fedlit.engines.base import Rows, Store, frozen_in, frozen_tensors
 from fedlit.engines.compiler import need_operators, repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.flat_layout import FlatLayout
@@ -85,9 +85,10 @@ def channels_last(rows: Rows) -> Rows:
 def mixes_rows(client: Client) -> bool:
     """Whether the net may use the whole batch at once, as BatchNorm does, and so must not see padding.
 
-    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant.
+    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant. So does a
+    LightningModule: its training_step takes a mean over the batch.
     """
-    return client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
+    return client.user_module is not None or client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
 
 
 class LocalProgram:
@@ -276,7 +277,7 @@ class LocalProgram:
         idle |= {name: fixed[f"context.{name}"] for k, name in enumerate(reads, 1 + len(names)) if k in without_effect}
         self.context_read = replace(self.context, skipped=skipped)
         # Only these inputs may be left out: a step that reads no data still gathers its batch.
-        optional = [*(f"context.{name}" for name in reads), "step", "key"]
+        optional = [*(f"context.{name}" for name in reads), *with_prefix("store", frozen_tensors(store)), "step", "key"]
         kept = [name for k, name in enumerate(fixed_names, 1 + len(names)) if k not in unread or name not in optional]
         self.draws = "key" in kept
 
