@@ -84,6 +84,8 @@ USED = {
 REPLACED = {
     "fedlit.config.fit_cli.ShortHelp": {"_expand_help"},  # of argparse's formatter, as jsonargparse has it
     "fedlit.engines.processes.strategy.FederatedStrategy": {"_configure_launcher"},
+    "fedlit.engines.recurrence._Back": {"_backward_cls"},  # torch makes it in every autograd.Function
+    "fedlit.engines.recurrence._Steps": {"_backward_cls"},
 }
 """By class: private members of another package's class that it replaces."""
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_exit"}

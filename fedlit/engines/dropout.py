@@ -156,4 +156,8 @@ _DROPS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.dropout2d: KeyedDropout.channels,
     F.scaled_dot_product_attention: KeyedDropout.attention,
     F.multi_head_attention_forward: KeyedDropout.heads,
-} | {function: partial(_layers_of, function) for function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)}
+    torch.lstm: partial(_layers_of, torch.lstm),
+    torch.gru: partial(_layers_of, torch.gru),
+    torch.rnn_tanh: partial(_layers_of, torch.rnn_tanh),
+    torch.rnn_relu: partial(_layers_of, torch.rnn_relu),
+}

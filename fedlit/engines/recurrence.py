@@ -34,7 +34,7 @@ def _slopes(slope: Tensor, cell: Tensor, states: Tensor, h0: Tensor, c0: Tensor,
     return states.new_empty(len(states) + 1, states.shape[1], w.shape[1] * (1 if kind in (_TANH, _RELU) else 4))
 
 
-_DECLARED = {
+_DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
     "recur": ("(Tensor x, Tensor h0, Tensor c0, Tensor w, Tensor bias, int kind) -> Tensor", _states),
     "recur_back": (
         "(Tensor slope, Tensor cell, Tensor states, Tensor h0, Tensor c0, Tensor w, int kind) -> Tensor",
@@ -50,7 +50,8 @@ class _Steps(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, h0: Tensor, c0: Tensor, w: Tensor, bias: Tensor, kind: int) -> Tensor:
-        return _recur(x.contiguous(), h0.contiguous(), c0.contiguous(), w.contiguous(), bias.contiguous(), kind)
+        states: Tensor = _recur(*(value.contiguous() for value in (x, h0, c0, w, bias)), kind)
+        return states
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -62,7 +63,7 @@ class _Steps(torch.autograd.Function):
         _, h0, c0, w, _, states = ctx.saved_tensors
         kind, size = ctx.kind, w.shape[1]
         to_c = slope[-1, :, 4 * size : 5 * size] if kind == _LSTM else torch.zeros_like(h0)
-        slopes = _Back.apply(slope[..., -size:], to_c, states, h0, c0, w, kind)
+        slopes = _applied(_Back, slope[..., -size:], to_c, states, h0, c0, w, kind)
         steps, last = slopes[:-1], slopes[-1]
         before = torch.cat([h0.unsqueeze(0), states[:-1, :, -size:]])
         products = steps[..., : 3 * size] if kind == _GRU else steps  # slopes of the products with h
@@ -78,7 +79,8 @@ class _Back(torch.autograd.Function):
     @staticmethod
     def forward(*inputs: Any) -> Tensor:
         *tensors, kind = inputs
-        return _recur_back(*(value.contiguous() for value in tensors), kind)
+        slopes: Tensor = _recur_back(*(value.contiguous() for value in tensors), kind)
+        return slopes
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None: ...
@@ -88,6 +90,11 @@ class _Back(torch.autograd.Function):
         raise NotImplementedError(
             "the gradient of a gradient cannot be compiled through a recurrent layer; set trainer.compiled to false"
         )
+
+
+def _applied(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
+    result: Tensor = function.apply(*inputs)  # type: ignore[no-untyped-call]  # torch's
+    return result
 
 
 class WrittenOut(TorchFunctionMode):
@@ -151,15 +158,14 @@ def one_direction(
     else:
         products, inside = F.linear(x, of_x), of_h.new_zeros(size)
     if not is_reversed:
-        states: Tensor = _Steps.apply(products, h0, c0, of_h, inside, kind)
-        return states
-    return _Steps.apply(products.flip(0), h0, c0, of_h, inside, kind).flip(0)
+        return _applied(_Steps, products, h0, c0, of_h, inside, kind)
+    return _applied(_Steps, products.flip(0), h0, c0, of_h, inside, kind).flip(0)
 
 
 def why_not_written_out(net: nn.Module) -> str | None:
     """Which recurrent layer of the net the operators do not compute, or None."""
     for name, module in net.named_modules():
-        if isinstance(module, nn.RNNBase) and getattr(module, "proj_size", 0):
+        if isinstance(module, nn.RNNBase) and module.proj_size > 0:
             return f"'{name}' of the net, a {type(module).__name__}, has a projection (proj_size): it is not compiled"
     return None
 
