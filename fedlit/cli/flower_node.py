@@ -1,6 +1,7 @@
 """`fedlit flower node`: one client of a federation, with its own data: a worker, and a SuperNode that talks for it."""
 
 import argparse
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -8,6 +9,9 @@ from threading import Thread
 from fedlit.errors import ConfigError, require
 from fedlit.flower.programs import Programs
 from fedlit.flower.supernode import NodeOptions, make_worker, start_supernode
+
+_AGAIN_S = 10
+"""A server may not be there yet, or not know the node's key yet."""
 
 
 def main(arguments: list[str]) -> int:
@@ -32,15 +36,16 @@ def main(arguments: list[str]) -> int:
         worker = make_worker(NodeOptions(options.name, options.data, rows, tuple(options.allow)), socket)
         programs = Programs(Path(folder))
         try:
-            child = start_supernode(programs, options.name, socket, options.server, options.ca, options.key)
             Thread(target=worker.serve, daemon=True).start()
             print(f"{options.name}: ready; its rows are in {rows}", flush=True)
-            child.process.wait()
-            child.check()
+            while True:
+                child = start_supernode(programs, options.name, socket, options.server, options.ca, options.key)
+                child.process.wait()
+                print(f"{child.ending()} It is started again in {_AGAIN_S} s; Ctrl-C ends this.", flush=True)
+                time.sleep(_AGAIN_S)
         finally:
             programs.end()
             worker.close()
-    return 0
 
 
 def check_options(options: argparse.Namespace) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 _LOOPBACK = "127.0.0.1"
 _PATIENCE_S = 5.0
 _COMMAND_S = 120.0
+_COLOURS = re.compile(r"\x1b\[\d+m")
 
 
 @dataclass
@@ -42,14 +44,19 @@ class Child:
 
     def check(self) -> None:
         """ProcessError if it has ended, with its last lines."""
-        code = self.process.poll()
-        if code is not None:
-            raise ProcessError(f"The {self.name} {ending_of(code)}. {self.last_lines()}")
+        if self.process.poll() is not None:
+            raise ProcessError(self.ending())
 
-    def last_lines(self, count: int = 4) -> str:
-        """The end of its log."""
+    def ending(self) -> str:
+        """How it ended."""
+        code = self.process.poll()
+        return f"The {self.name} {'runs' if code is None else ending_of(code)}. {self.last_lines()}"
+
+    def last_lines(self, count: int = 3) -> str:
+        """The end of its log, without what it says of ordinary steps."""
         lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return f"Its last lines ({self.log}): {' / '.join(line.strip() for line in lines[-count:])}"
+        told = [_COLOURS.sub("", line).strip() for line in lines if "INFO" not in line and line.strip()]
+        return f"It said: {' / '.join(told[-count:])}."
 
     def end(self) -> None:
         """End it and what it has started: first ask, then kill."""

@@ -1,15 +1,17 @@
 """Flower's records of a message: what it is as plain data, and its bytes as one array."""
 
+from collections.abc import Mapping
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-Plain = dict[str, str]
+Plain = Mapping[str, str]
 
 _PLAIN, _BYTES = "fedlit.plain", "fedlit.bytes"
 
 
 def records_of(plain: Plain, content: bytes = b"") -> RecordDict:
     """The records of a message."""
-    records = RecordDict({_PLAIN: ConfigRecord(plain)})
+    records = RecordDict({_PLAIN: ConfigRecord({**plain})})
     if content:
         array = Array(dtype="uint8", shape=(len(content),), stype="fedlit.bytes", data=content)
         records[_BYTES] = ArrayRecord({"message": array})
