@@ -31,6 +31,7 @@ USED = {
         "._version",  # of a Tensor
     },
     "client/step.py": {"._buffers"},
+    "client/user_module.py": {"._trainer"},  # of a LightningModule, whose property raises without one
     "config/parse_errors.py": {"._actions"},  # of argparse's parser, which jsonargparse's is
     "data/files/cifar.py": {"pickle._Unpickler"},
     "engines/choose.py": {"torch.nn.modules.conv._ConvNd"},
@@ -64,7 +65,6 @@ USED = {
         "torch.ops.aten._to_copy",
     },
     "client/initial_weights.py": {"._reset_parameters"},  # of nn.MultiheadAttention; nothing is missed where it is not
-    "models/lora.py": {"._conv_forward", "._qkv_same_embed_dim"},  # of nn.Conv2d and nn.MultiheadAttention
     "rounds/loop.py": {
         "._batches_that_stepped",
         "._callback_metrics",
@@ -84,6 +84,8 @@ USED = {
 REPLACED = {
     "fedlit.config.fit_cli.ShortHelp": {"_expand_help"},  # of argparse's formatter, as jsonargparse has it
     "fedlit.engines.processes.strategy.FederatedStrategy": {"_configure_launcher"},
+    "fedlit.engines.recurrence._Back": {"_backward_cls"},  # torch makes it in every autograd.Function
+    "fedlit.engines.recurrence._Steps": {"_backward_cls"},
 }
 """By class: private members of another package's class that it replaces."""
 DOCUMENTED = {"_replace", "_fields", "_asdict", "_exit"}

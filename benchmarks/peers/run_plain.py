@@ -26,8 +26,8 @@ class Peer:
         self.work, self.processes = work, min(work.cores, len(work.cohorts[0]))
         self.data = laid_out(torch.from_numpy(work.x)), torch.from_numpy(work.y)
         self.net = Net(work.layers, work.weights)
-        self.received = flat(self.net).share_memory_()
-        self.sums = torch.zeros(self.processes, len(self.received)).share_memory_()
+        self.received = shared(flat(self.net))
+        self.sums = shared(torch.zeros(self.processes, len(self.received)))
         self.others = [self.fork(rank) for rank in range(1, self.processes)]
 
     def fork(self, rank: int) -> Connection:
@@ -81,6 +81,12 @@ class Peer:
         return [p.detach().numpy() for p in self.net.parameters()]
 
 
+def shared(values: Tensor) -> Tensor:
+    """In memory that processes forked from this one see too."""
+    values.share_memory_()  # type: ignore[no-untyped-call]  # torch's is untyped
+    return values
+
+
 def flat(net: Net) -> Tensor:
     """All weights in a row, a copy."""
     return torch.cat([p.detach().flatten() for p in net.parameters()])
@@ -89,5 +95,5 @@ def flat(net: Net) -> Tensor:
 def load(net: Net, row: Tensor) -> None:
     """Weights that were in a row."""
     with torch.no_grad():
-        for p, values in zip(net.parameters(), row.split([p.numel() for p in net.parameters()]), strict=True):
+        for p, values in zip(net.parameters(), torch.split(row, [p.numel() for p in net.parameters()]), strict=True):
             p.copy_(values.view_as(p))

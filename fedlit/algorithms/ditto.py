@@ -40,7 +40,7 @@ class Ditto(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         prox: float = 1.0,
         personal_lr: float | None = None,

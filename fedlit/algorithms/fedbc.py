@@ -65,7 +65,7 @@ class FedBC(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         dual_lr: float = 1e-3,
         dual_init: float = 0.0,

@@ -48,7 +48,7 @@ class FedBCD(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         prox: float | list[float] = 1.0,
         server_lr: float = 0.5,

@@ -53,7 +53,7 @@ class FedBCDI(FedBCD):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         prox: float | list[float] = 0.2,
         offline_clients: int = 8,

@@ -43,7 +43,7 @@ class FedDyn(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         alpha: float = 0.01,
         scale_alpha: bool = False,

@@ -38,7 +38,12 @@ class FedFor(Client):
     newcomers_get_z = True
 
     def __init__(
-        self, net: nn.Module, *, strength: float = 0.1, form: Literal["linear", "hinge"] = "linear", **local: Any
+        self,
+        net: nn.Module | None = None,
+        *,
+        strength: float = 0.1,
+        form: Literal["linear", "hinge"] = "linear",
+        **local: Any,
     ) -> None:
         super().__init__(net, **local)
         require(strength >= 0, f"model.strength is {strength}; give 0 (FedAvg) or more.")

@@ -33,7 +33,7 @@ class FedProx(Client):
 
     newcomers_get_z = True
 
-    def __init__(self, net: nn.Module, *, mu: float = 0.1, stragglers: float = 0.0, **local: Any) -> None:
+    def __init__(self, net: nn.Module | None = None, *, mu: float = 0.1, stragglers: float = 0.0, **local: Any) -> None:
         super().__init__(net, **local)
         require(0 <= stragglers <= 1, f"model.stragglers is {stragglers}; give a share from 0 to 1.")
         require(

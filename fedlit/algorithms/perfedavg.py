@@ -38,7 +38,7 @@ class PerFedAvg(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         adapt_lr: float = 0.01,
         form: Literal["exact", "hf", "fo"] = "exact",

@@ -32,7 +32,7 @@ class PerFedBC(FedBC):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         adapt_lr: float = 0.01,
         adapt_steps: int = 1,

@@ -50,7 +50,7 @@ class PFedMe(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         prox: float = 15.0,
         personal_lr: float = 0.05,

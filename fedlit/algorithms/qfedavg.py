@@ -35,7 +35,7 @@ class QFedAvg(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         q: float = 1.0,
         lipschitz: float | None = None,

@@ -43,7 +43,7 @@ class Scaffold(Client):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         option: Literal["I", "II"] = "II",
         server_lr: float = 1.0,

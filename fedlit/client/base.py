@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Literal, Never
 
 import numpy as np
+from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
@@ -24,6 +25,7 @@ from fedlit.client.specs import count_numbers, first_values, sent_values
 from fedlit.client.state_buffers import StateBuffers
 from fedlit.client.step import Batch, Newcomer, Personal, Phase, TensorGroup
 from fedlit.client.tasks import LOSSES, OUTPUTS, TARGETS, Task, find_task
+from fedlit.client.user_module import UserModule, net_of
 from fedlit.client.weights_file import WeightsFile
 from fedlit.errors import require
 from fedlit.inputs import Inputs, call, call_with
@@ -71,6 +73,9 @@ class Client(Recorded, LocalOptions, StateBuffers):
             run's checkpoint.
         train: what is trained: names of modules or parameters, or patterns with *, one or a list. All else is frozen.
             Unless given, all parameters that require a gradient are trained.
+        cache: name of a frozen module that sees x first; its outputs are computed once and kept for every sample.
+        module: a LightningModule in the place of net: its training_step is f_i, its forward the net, and its
+            configure_optimizers the local optimiser, unless lr or another option of it is not at its default.
     """
 
     weights: str = "samples"
@@ -92,7 +97,7 @@ class Client(Recorded, LocalOptions, StateBuffers):
 
     def __init__(
         self,
-        net: nn.Module,
+        net: nn.Module | None = None,
         *,
         lr: float = 0.01,
         optimizer: LocalKind = "sgd",
@@ -118,6 +123,8 @@ class Client(Recorded, LocalOptions, StateBuffers):
         metrics: Metrics | None = None,
         init_from: str | WeightsFile | None = None,
         train: str | Sequence[str] | None = None,
+        cache: str | None = None,
+        module: LightningModule | None = None,
         **unknown: Never,
     ) -> None:
         super().__init__()
@@ -127,9 +134,10 @@ class Client(Recorded, LocalOptions, StateBuffers):
             f"model.betas is {list(betas)}; give two numbers from 0 up to, but not including, 1.",
         )
         self.automatic_optimization = False
-        self.net = net
+        self.net = net_of(type(self).__name__, net, module)
+        self.user_module = None if module is None else UserModule(module)
         if train is not None:
-            freeze_but(net, train, "model.train")
+            freeze_but(self.net, train, "model.train")
         self.lr = lr
         self.optimizer = optimizer
         self.momentum = momentum
@@ -150,10 +158,13 @@ class Client(Recorded, LocalOptions, StateBuffers):
         self.keep_optimizer = keep_optimizer
         self.keep_local = keep_local
         self.average_kept = average_kept
+        self.cache = cache
+        self.read_module_options()
         self.check_local_options()
         self._task = find_task(task)
         of_torchmetrics = measures_of(metrics, self._task.predicts, self._task.predicted, self._task.measures)
-        self._measures = (*self._task.measures, *of_torchmetrics)
+        self._measures: tuple[Measure, ...] = (*self._task.measures, *of_torchmetrics)
+        self._of_steps: tuple[Measure, ...] = ()
         self._init_from = WeightsFile(init_from) if isinstance(init_from, str) else init_from
         Client.local_optimizer(self)  # refuses what does not go together
         self.check_kept_tensors()
@@ -270,7 +281,10 @@ class Client(Recorded, LocalOptions, StateBuffers):
 
     def task_loss(self, batch: Batch) -> Tensor:
         """f_i on a batch: the mean of the sample losses over its real rows, plus the l2 term if there is one."""
-        loss = (self.sample_losses(batch) * batch.row_weights).sum()
+        if self.user_module is not None:
+            loss = self.user_module.loss(batch)
+        else:
+            loss = (self.sample_losses(batch) * batch.row_weights).sum()
         return loss + self.l2_term(self.local_params) if self.l2 else loss
 
     def l2_term(self, params: Params) -> Tensor:
@@ -286,6 +300,13 @@ class Client(Recorded, LocalOptions, StateBuffers):
     def measures(self) -> tuple[Measure, ...]:
         """What is measured of predictions: the task's measures, and `metrics`."""
         return self._measures
+
+    def measure_steps(self, x: Inputs, output: Tensor, y: Tensor) -> None:
+        """Add what the module's validation_step and test_step log to the measures; they are tried on these rows."""
+        known = [measure for measure in self._measures if measure not in self._of_steps]
+        if self.user_module is not None:
+            self._of_steps = tuple(self.user_module.step_measures(x, output, y, [one.name for one in known]))
+        self._measures = (*known, *self._of_steps)
 
     @property
     def init_from(self) -> WeightsFile | None:

@@ -3,6 +3,7 @@
 Which are refused, which tensors stay with the client, how many steps are planned.
 """
 
+import logging
 from collections.abc import Collection
 from functools import cached_property
 from typing import Literal
@@ -11,10 +12,16 @@ import numpy as np
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedlit.client.local_optimizers import LocalKind
+from fedlit.client.local_optimizers import OPTION_DEFAULTS, LocalKind
 from fedlit.client.net_parts import batch_norms, trained
+from fedlit.client.user_module import UserModule
 from fedlit.errors import ConfigError, require
 from fedlit.params import Params
+
+log = logging.getLogger("fedlit")
+
+_OF_OPTIMIZERS = {"lr": 0.01, "optimizer": "sgd", **OPTION_DEFAULTS}
+"""Options of a local optimiser, each with its default."""
 
 
 class LocalOptions:
@@ -41,6 +48,25 @@ class LocalOptions:
     keep_optimizer: bool
     keep_local: str
     average_kept: bool
+
+    user_module: UserModule | None
+    """The LightningModule that was given as module."""
+
+    def read_module_options(self) -> None:
+        """Take the local optimiser from the module's configure_optimizers, unless an option of it was given."""
+        if self.user_module is None:
+            return
+        changed = [name for name, default in _OF_OPTIMIZERS.items() if getattr(self, name) != default]
+        if changed:
+            given = ", ".join(f"{name} {getattr(self, name)}" for name in changed)
+            log.info(f"local optimiser: {given}; {self.user_module.name}.configure_optimizers is not read")
+            return
+        options = self.user_module.local_options()
+        for name, value in options.items():
+            setattr(self, name, value)
+        if options:
+            told = ", ".join(f"{name} {value}" for name, value in options.items() if name != "optimizer")
+            log.info(f"local optimiser: {self.optimizer} ({told}), from {self.user_module.name}.configure_optimizers")
 
     def check_local_options(self) -> None:
         """ConfigError for the first local option that is out of range or contradicts another."""

@@ -1,9 +1,10 @@
-"""The parts of a net: which tensors are trained and which are frozen, parts by name, and what enters one of them.
+"""The parts of a net: which tensors are trained and which are frozen; parts by name or pattern; the input of a module.
 
 Everything that is stacked, sent, averaged, kept for a client or counted takes its tensors from here. A parameter is
-trained if it requires a gradient. A buffer goes with the parameters of its module: it is trained if any of them is. If
-its module has none, all parameters of the smallest module around it that has some must be trained. What is not trained
-is frozen: the same for everybody, and never changed by a run.
+trained if it requires a gradient. A buffer is trained if any parameter of its own module is. A module without
+parameters looks to the nearest module around it that has some: its buffers are trained if all of those are, since a
+frozen one means that the module stands inside a frozen part. What is not trained is frozen: the same for everybody, and
+never changed by a run.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,7 +18,7 @@ from fedlit.inputs import Inputs, call
 from fedlit.params import Params
 
 _SHOWN = 12
-"""Most names that an error lists."""
+"""How many names an error lists at most."""
 
 
 # ---- trained and frozen ----------------------------------------------------------------------------------------------
@@ -29,7 +30,7 @@ def trained_params(net: nn.Module) -> Params:
 
 
 def trained_buffers(net: nn.Module) -> Params:
-    """The buffers that are trained: running statistics and the like."""
+    """The buffers that training changes, such as running statistics; servers average them."""
     frozen = _modules_with_frozen_buffers(net)
     return {name: value for name, value in net.named_buffers() if name.rpartition(".")[0] not in frozen}
 
@@ -59,7 +60,7 @@ def frozen_state(net: nn.Module) -> Params:
 
 
 def begin_training(net: nn.Module) -> None:
-    """Put the net into training mode, but for layers that normalise by frozen statistics."""
+    """Put the net into training mode, except layers that normalise by frozen statistics."""
     net.train()
     frozen = _modules_with_frozen_buffers(net)
     for name, module in net.named_modules():
@@ -92,24 +93,28 @@ def _named(net: nn.Module, *, every_name: bool = False) -> Iterator[tuple[str, T
 
 
 def _modules_with_frozen_buffers(net: nn.Module) -> set[str]:
-    """Names of the modules that have buffers of their own, if these are frozen."""
+    """Names of the modules whose own buffers are frozen."""
     modules = {name: module for name, module in net.named_modules() if any(True for _ in module.buffers(recurse=False))}
     return {name for name, module in modules.items() if not _has_trained_buffers(net, name, module)}
 
 
 def _has_trained_buffers(net: nn.Module, name: str, module: nn.Module) -> bool:
+    """Whether the buffers of a module's own are trained."""
     own = [value.requires_grad for value in module.parameters(recurse=False)]
     if own:
         return any(own)
-    around = ([value.requires_grad for value in net.get_submodule(whole).parameters()] for whole in _wholes(name))
-    return all(next((flags for flags in around if flags), [value.requires_grad for value in net.parameters()]))
+    for enclosing in [*_wholes(name), ""]:
+        flags = [value.requires_grad for value in net.get_submodule(enclosing).parameters()]
+        if flags:
+            return all(flags)
+    return True
 
 
 # ---- parts by name ---------------------------------------------------------------------------------------------------
 
 
 def parameters_of(net: nn.Module, part: str | None) -> list[str]:
-    """Names of the trained parameters of a part of the net, in its order; of all for None. An unknown part has none."""
+    """Names of the trained parameters of a part (None: of the whole net), in its order; an unknown part has none."""
     return [name for name in trained_params(net) if part is None or _is_in(name, part)]
 
 

@@ -94,8 +94,8 @@ class WeightsFile(ReadFromFile):
 
     def _safetensors(self, content: bytes) -> Any:
         try:
-            from safetensors import SafetensorError
-            from safetensors.torch import load
+            from safetensors import SafetensorError  # type: ignore[import-not-found,unused-ignore]
+            from safetensors.torch import load  # type: ignore[import-not-found,unused-ignore]
         except ImportError as error:
             raise ConfigError(
                 f"model.init_from: to read {self.path} needs the package safetensors, which is not installed: pip "

@@ -113,7 +113,26 @@ def unknown_key(key: str, parser: ArgumentParser, files: Mapping[str, object]) -
     where = f"{file_with(files, key=key)}'{typed}' is not an option"
     if asked in known:  # of another class
         return f"{where} of this {'data set' if group == 'data' else 'algorithm'}. {see_help(parser)}"
-    return f"{where}. {meant(asked, sorted(known))}{see_help(parser)}"
+    hint = meant_of_class(asked, files) or meant(asked, sorted(known))
+    return f"{where}. {hint}{see_help(parser)}"
+
+
+def meant_of_class(asked: str, files: Mapping[str, object]) -> str:
+    """`Did you mean 'data.alpha'? `: a similar option of the class that the last of the configs names."""
+    group, _, name = asked.partition(".")
+    named = [
+        str(entry)
+        for content in files.values()
+        for key, entry in flatten(content).items()
+        if key == f"{group}.class_path"
+    ]
+    base = _BASES.get(group)
+    if base is None or not named:
+        return ""
+    chosen = [known for known in subclasses(base) if known.__name__ == named[-1].rpartition(".")[2]]
+    options = [option.partition(".")[2] for known in chosen for option in class_options(group, base, known)]
+    close = difflib.get_close_matches(name, options, n=1, cutoff=_CLOSE)
+    return f"Did you mean '{group}.{close[0]}'? " if close else ""
 
 
 def meant(asked: str, known: Sequence[str]) -> str:
@@ -158,11 +177,16 @@ def known_options(parser: ArgumentParser) -> Iterable[str]:
         )
     for group, base in _BASES.items():
         for known in [base, *subclasses(base)]:
-            for ancestor in known.__mro__:
-                if "__init__" in vars(ancestor) and issubclass(ancestor, base):
-                    yield from (f"{group}.{name}" for name in argument_names(ancestor))
+            yield from class_options(group, base, known)
     for net in models.__all__:
         yield from (f"model.net.{name}" for name in argument_names(getattr(models, net)))
+
+
+def class_options(group: str, base: type[Any], known: type[Any]) -> Iterable[str]:
+    """The options of a class, with those that it hands on to the classes it is made from."""
+    for ancestor in known.__mro__:
+        if "__init__" in vars(ancestor) and issubclass(ancestor, base):
+            yield from (f"{group}.{name}" for name in argument_names(ancestor))
 
 
 def argument_names(known: type[Any]) -> list[str]:

@@ -36,6 +36,11 @@ def with_frozen(net: nn.Module, store: Store) -> Store:
     return store | with_prefix(_FROZEN, frozen(net))
 
 
+def frozen_tensors(store: Store) -> Params:
+    """The same under their names in the store."""
+    return with_prefix(_FROZEN, frozen_in(store))
+
+
 def frozen_in(store: Store) -> Params:
     """The net's frozen tensors among what all lanes share."""
     return under_prefix(_FROZEN, store)

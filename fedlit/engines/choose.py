@@ -3,16 +3,19 @@
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from fedlit.client.base import Client
 from fedlit.client.net_parts import begin_training, trained_buffers
 from fedlit.client.step_errors import ValueReadError
+from fedlit.engines import recurrence
 from fedlit.engines.base import Engine, Rows
-from fedlit.engines.compiler import missing_compiler, missing_convolution
+from fedlit.engines.compiler import missing_compiler, missing_convolution, missing_operators
 from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
 from fedlit.engines.device import Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
@@ -20,9 +23,10 @@ from fedlit.engines.engine_choice import EngineChoice, EngineName, Request, chec
 from fedlit.engines.forward import CompiledForward, Forward
 from fedlit.engines.native import NativeEngine, missing_lanes
 from fedlit.engines.program import mixes_rows
+from fedlit.engines.recurrence import has_recurrence, why_not_written_out
 from fedlit.engines.resources import Resources
 from fedlit.engines.sequential import SequentialEngine
-from fedlit.engines.step_probe import convolutions, reads_padding, reads_values
+from fedlit.engines.step_probe import convolutions, net_passes, reads_padding, reads_values
 from fedlit.engines.vectorized import MAX_CAPACITY, VectorizedEngine
 from fedlit.errors import require
 from fedlit.inputs import Inputs, call_with, repeated
@@ -154,7 +158,8 @@ def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
     client, sample, device = work.client, work.sample, work.device
     reason = not_vectorizable(client, sample)
     threads = work.threads
-    no_compiler = is_unrolled(client) or client.not_compilable() or device.not_compilable() or missing_compiler()
+    no_compiler = client.not_compilable() or device.not_compilable() or missing_compiler()
+    no_compiler = no_compiler or not_written_out(client, sample)
     compiled = no_compiler is None and request.compiled is not False
     require(
         not request.compiled or device.is_plain,
@@ -164,8 +169,10 @@ def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
     if request.engine == "sequential":
         return _sequential("as asked", threads)
     if reason is not None:
-        return _sequential(reason, threads)
-    check_one_lane(request, client)
+        if request.engine == "vectorized":
+            log.warning(f"trainer.engine is vectorized, but the sequential engine trains this net: {reason}.")
+        return _sequential(f"{reason}; {work}", threads)
+    check_one_lane(request, client, sample)
     if request.engine == "auto":
         eager_is_slow = not compiled and (one_lane(client) is not None or not _is_small(client.net))
         if eager_is_slow:  # one lane gains nothing, and large nets lose
@@ -187,6 +194,12 @@ def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
 
 def _step_forbids(request: Request, work: Work, chosen: EngineChoice) -> str | None:
     """Why only the sequential engine can run the step, or None; an error if the vectorized engine was asked for."""
+    module = work.client.user_module
+    if module is not None and module.logged:
+        logs = f"{module.name}.training_step logs {', '.join(module.logged)}"
+        if request.engine == "auto":
+            return f"{logs}, whose values a step of many clients does not have"
+        log.info(f"{logs}: not recorded by the vectorized engine, whose steps are not run one by one")
     padded = reads_padding(work.client, work.sample)
     if padded is not None:
         check_not_asked_for(request, work.client, padded)
@@ -227,24 +240,34 @@ def make_forward(choice: EngineChoice, client: Client, rows: Rows, device: Devic
 
 def not_vectorizable(client: Client, sample: Inputs) -> str | None:
     """Why only the sequential engine can train this net, or None."""
-    if draws_by_itself(client, sample):
-        return "a layer draws random numbers from a stream that lanes and threads would share, as nn.RReLU does"
-    return None
+    layer = drawing_layer(client, sample)
+    if layer is None:
+        return None
+    kind = type(client.net.get_submodule(layer)).__name__
+    what = f"'{layer}' of the net, a {kind}," if layer else f"the net, a {kind},"
+    return f"{what} draws random numbers from a stream that lanes and threads would share"
 
 
-def is_unrolled(client: Client) -> str | None:
-    """Why the net is not compiled, or None."""
-    if any(isinstance(module, nn.RNNBase) for module in client.net.modules()):
-        return "recurrent layers are unrolled by the compiler, which takes longer than most runs"
-    return None
+def not_written_out(client: Client, sample: Inputs) -> str | None:
+    """Why the net's recurrent layers cannot be compiled, or None."""
+    if not has_recurrence(client.net):
+        return None
+    for method in dict.fromkeys(phase.step_method for phase in client.phases()):
+        if net_passes(client, method, sample) > 1:  # a gradient of a gradient, perhaps
+            return f"{method} passes the net several times, and recurrent layers are compiled for one pass"
+    return why_not_written_out(client.net) or missing_operators(recurrence.SOURCE)
 
 
 def one_lane(client: Client) -> str | None:
     """Why the vectorized engine trains this net in one lane, or None."""
+    if client.user_module is not None:
+        return (
+            f"{client.user_module.name}.training_step takes a mean over its batch, so batches are not padded for lanes"
+        )
     if mixes_rows(client):
         part = next((f"the buffer '{name}'" for name in trained_buffers(client.net)), "BatchNorm")
         return f"the net has {part}, so its batches are not padded to the fixed size that lanes need"
-    return is_unrolled(client)  # vmap has no rule for LSTM
+    return "the net has recurrent layers, for which vmap has no rule" if has_recurrence(client.net) else None
 
 
 def not_direct_convolutions(client: Client, sample: Inputs) -> str | None:
@@ -256,13 +279,10 @@ def not_direct_convolutions(client: Client, sample: Inputs) -> str | None:
     return unsuited or missing_convolution()
 
 
-def check_one_lane(request: Request, client: Client) -> None:
+def check_one_lane(request: Request, client: Client, sample: Inputs) -> None:
     """Refuse several lanes, or compiling, for a net that runs in one lane or is not compiled."""
-    unrolled = is_unrolled(client)
-    require(
-        not request.compiled or unrolled is None,
-        f"trainer.compiled is true, but {unrolled}. Leave trainer.compiled out.",
-    )
+    why = not_written_out(client, sample) if request.compiled else None
+    require(why is None, f"trainer.compiled is true, but {why}. Leave trainer.compiled out.")
     require(
         request.lanes in (None, 1) or one_lane(client) is None,
         f"trainer.lanes is {request.lanes}, but a net with recurrent layers, BatchNorm or other buffers trains in one "
@@ -281,18 +301,33 @@ def check_not_asked_for(request: Request, client: Client, method: str) -> None:
     )
 
 
-def draws_by_itself(client: Client, sample: Inputs) -> bool:
-    """Whether a training pass of the net draws from torch's generator (nn.RReLU …); keyed dropout does not."""
+def drawing_layer(client: Client, sample: Inputs) -> str | None:
+    """The first module that draws from torch's generator in training (nn.RReLU …), or None; keyed dropout does not."""
     batch = repeated(sample, min(client.batch_size, COUNTED_ROWS))
-    training = client.net.training
+    training, found = client.net.training, list[str]()
+
+    def watch(name: str, module: nn.Module) -> list[RemovableHandle]:
+        before: list[torch.Tensor] = []
+
+        def enter(*_: Any) -> None:
+            before.append(torch.random.get_rng_state())
+
+        def leave(*_: Any) -> None:  # inner modules leave first
+            if not torch.equal(before.pop(), torch.random.get_rng_state()):
+                found.append(name)
+
+        return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
+
     begin_training(client.net)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        before = torch.random.get_rng_state()
-        with KeyedDropout(torch.tensor(0)):
+    hooks = [hook for name, module in client.net.named_modules() for hook in watch(name, module)]
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), KeyedDropout(torch.tensor(0)):
             call_with(client.net, clone(dict(client.net.named_buffers())), batch)  # copies: BatchNorm writes
-        moved = not torch.equal(before, torch.random.get_rng_state())
-    client.net.train(training)
-    return moved
+    finally:
+        for hook in hooks:
+            hook.remove()
+        client.net.train(training)
+    return found[0] if found else None
 
 
 def _sequential(why: str, threads: int) -> EngineChoice:

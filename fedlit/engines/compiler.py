@@ -129,6 +129,13 @@ def missing_operators(source: Path) -> str | None:
         return f"there is no folder for it that can be written: {error}"
 
 
+def need_operators(source: Path) -> None:
+    """Load the operators of this file, which a program calls; CompilerError if they cannot be had."""
+    reason = missing_operators(source)
+    if reason is not None:
+        raise CompilerError(f"{source.name}: {reason}")
+
+
 def compile_program(
     program: Callable[..., tuple[Tensor, ...]],
     args: Sequence[Tensor],

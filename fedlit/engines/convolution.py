@@ -5,7 +5,7 @@ samples); `convolution.cpp` says why. Users write `nn.Conv2d` and `nn.MaxPool2d`
 operators are replaced by these (`DECOMPOSITIONS`), except where they do not fit.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -86,10 +86,17 @@ _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
 }
 """Arguments of each operator, and an empty tensor of its result's shape."""
 _LIBRARY = torch.library.Library("fedlit", "DEF")  # type: ignore[no-untyped-call]  # torch's
-for _name, (_arguments, _shaped) in _DECLARED.items():
-    _LIBRARY.define(_name + _arguments, tags=(torch.Tag.needs_contiguous_strides,))  # type: ignore[no-untyped-call]
-    torch.library.register_fake(f"fedlit::{_name}", _shaped, lib=_LIBRARY)
-OPERATORS = tuple(getattr(torch.ops.fedlit, name).default for name in _DECLARED)
+
+
+def library(declared: Mapping[str, tuple[str, Callable[..., Tensor]]]) -> tuple[Any, ...]:
+    """Declare operators, of which torch knows names, arguments and shapes; a C++ file has the arithmetic."""
+    for name, (arguments, shaped) in declared.items():
+        _LIBRARY.define(name + arguments, tags=(torch.Tag.needs_contiguous_strides,))  # type: ignore[no-untyped-call]
+        torch.library.register_fake(f"fedlit::{name}", shaped, lib=_LIBRARY)
+    return tuple(getattr(torch.ops.fedlit, name).default for name in declared)
+
+
+OPERATORS = library(_DECLARED)
 _pack, _forward, _grad_input, _grad_weight, _pack_bytes, _take = OPERATORS
 
 

@@ -1,6 +1,7 @@
 """The cost of local training, counted before the first round: steps, passes of the net, operations, seconds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlit.client.base import Client
@@ -99,12 +101,30 @@ def step_flop(client: Client, sample: Inputs) -> float:
     training = client.net.training
     client.net.eval()  # counting must not move BatchNorm's statistics nor draw for dropout
     is_whole = not frozen(client.net)
-    with torch.set_grad_enabled(not is_whole), FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP) as counter:
+    counter = FlopCounterMode(display=False, custom_mapping=_LSTM_FLOP)
+    with torch.set_grad_enabled(not is_whole), _plain_attention(), counter:
         output = call(client.net, repeated(sample, rows))
         if not is_whole:  # a backward pass of its own: it ends at the first trained layer
             torch.autograd.grad(output.sum(), [*client.local_params.values()], allow_unused=True)
     client.net.train(training)
     return (PASSES if is_whole else 1.0) * float(counter.get_total_flops()) * (client.batch_size / rows)
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Attention as products, which the counter knows, and not as one operator, which it does not."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _lstm_backward_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:
+    """Back through a layer: the gradients of its input and of its weights."""
+    return 2 * _lstm_flop(x, w_in, w_hidden)
 
 
 def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *_: Any, **__: Any) -> int:
@@ -113,5 +133,8 @@ def _lstm_flop(x: Sequence[int], w_in: Sequence[int], w_hidden: Sequence[int], *
     return 2 * steps * rows * (prod(w_in) + prod(w_hidden))
 
 
-_LSTM_FLOP = {torch.ops.aten.mkldnn_rnn_layer: _lstm_flop}
-"""An operator that torch's counter does not know: a layer of nn.LSTM in float32."""
+_LSTM_FLOP = {
+    torch.ops.aten.mkldnn_rnn_layer: _lstm_flop,
+    torch.ops.aten.mkldnn_rnn_layer_backward: _lstm_backward_flop,
+}
+"""Operators that torch's counter does not know: a layer of nn.LSTM in float32."""

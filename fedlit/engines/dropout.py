@@ -3,10 +3,11 @@
 torch draws masks from one stream that lanes and threads would share. Here each number of a mask is a hash of (seed,
 round, client, step, call within the step, position in the tensor), in integer arithmetic that is mapped, traced and
 compiled like the rest of a step. Users write `nn.Dropout`, `F.dropout`, `nn.MultiheadAttention` or
-`F.scaled_dot_product_attention` with a dropout of its own: inside a step these call this file.
+`F.scaled_dot_product_attention` with a dropout of its own, or `nn.LSTM` and `nn.GRU` with dropout between their layers:
+inside a step these call this file.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from types import FunctionType
@@ -95,6 +96,25 @@ class KeyedDropout(TorchFunctionMode):
         ours = FunctionType(torchs.__code__, torchs.__globals__ | replaced, torchs.__name__, torchs.__defaults__)
         return ours(*args, **kwargs)
 
+    def layers(self, function: Callable[..., Any], *args: Any) -> Any:
+        """torch.lstm and the like: what goes from layer to layer is dropped out; each layer is torch's own."""
+        x, first, weights, has_biases, count, p, training, *form = args
+        if not isinstance(has_biases, bool) or not training or p == 0 or count == 1:  # not a bool: a packed sequence
+            return function(*args)
+        bidirectional, batch_first = form
+        directions, own, last = 1 + bidirectional, len(weights) // count, []
+        for layer in range(count):
+            if layer > 0:
+                rows_first = x if batch_first else x.transpose(0, 1)
+                dropped = self.numbers(rows_first, p)
+                x = dropped if batch_first else dropped.transpose(0, 1)
+            states = [state[layer * directions : (layer + 1) * directions] for state in _listed(first)]
+            begin: Any = states if isinstance(first, list | tuple) else states[0]
+            part = weights[layer * own : (layer + 1) * own]
+            x, *ends = function(x, begin, part, has_biases, 1, 0.0, training, bidirectional, batch_first)
+            last.append(ends)
+        return (x, *(torch.cat(ends) for ends in zip(*last, strict=True)))
+
     def _dropped(self, x: Tensor, shape: tuple[int, ...], p: float, training: bool, inplace: bool) -> Tensor:
         if not 0 <= p <= 1:
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
@@ -122,10 +142,22 @@ def _mixed(x: Tensor) -> Tensor:
     return x ^ ((x >> 15) & 0x1FFFF)
 
 
+def _listed(states: Tensor | Sequence[Tensor]) -> Sequence[Tensor]:
+    return [states] if isinstance(states, Tensor) else states
+
+
+def _layers_of(function: Callable[..., Any], mode: KeyedDropout, *args: Any) -> Any:
+    return mode.layers(function, *args)
+
+
 _DROPS: dict[Callable[..., Any], Callable[..., Any]] = {
     F.dropout: KeyedDropout.numbers,
     F.dropout1d: KeyedDropout.channels,
     F.dropout2d: KeyedDropout.channels,
     F.scaled_dot_product_attention: KeyedDropout.attention,
     F.multi_head_attention_forward: KeyedDropout.heads,
+    torch.lstm: partial(_layers_of, torch.lstm),
+    torch.gru: partial(_layers_of, torch.gru),
+    torch.rnn_tanh: partial(_layers_of, torch.rnn_tanh),
+    torch.rnn_relu: partial(_layers_of, torch.rnn_relu),
 }

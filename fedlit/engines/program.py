@@ -18,12 +18,14 @@ from torch.func import functional_call, grad, vmap
 from fedlit.client.base import Client
 from fedlit.client.net_parts import trained_buffers
 from fedlit.client.step import Batch, Batches, Phase, StepOutput
-from fedlit.engines.base import Rows, Store, frozen_in
-from fedlit.engines.compiler import repeat_while, unread_inputs
+from fedlit.engines import recurrence
+from fedlit.engines.base import Rows, Store, frozen_in, frozen_tensors
+from fedlit.engines.compiler import need_operators, repeat_while, unread_inputs
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.flat_layout import FlatLayout
 from fedlit.engines.inductor_loops import Loops
 from fedlit.engines.matmul import TURNED, are_turned, is_matrix
+from fedlit.engines.recurrence import WrittenOut, has_recurrence
 from fedlit.inputs import Inputs, mapped, split
 from fedlit.params import Params, clone, under_prefix, with_prefix
 
@@ -83,9 +85,10 @@ def channels_last(rows: Rows) -> Rows:
 def mixes_rows(client: Client) -> bool:
     """Whether the net may use the whole batch at once, as BatchNorm does, and so must not see padding.
 
-    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant.
+    A net with any buffer that is not frozen counts: a statistic of batches cannot be told from a constant. So does a
+    LightningModule: its training_step takes a mean over the batch.
     """
-    return client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
+    return client.user_module is not None or client.fewest_rows > 1 or len(trained_buffers(client.net)) > 0
 
 
 class LocalProgram:
@@ -107,6 +110,7 @@ class LocalProgram:
         self.rows = rows
         self.lanes = lanes
         self.cuts_padding = mixes_rows(client)
+        self.is_recurrent = has_recurrence(client.net)
         self.carried = carried
         self.context = self.context_read = context
         self.heartbeat: Callable[[], None] = lambda: None
@@ -242,6 +246,8 @@ class LocalProgram:
             compiles: the loop, or one step; a net that mixes rows then needs full batches.
             loops: which loops and products it will have.
         """
+        if self.is_recurrent:
+            need_operators(recurrence.SOURCE)
         turned = self.turned_weights() if compiles == "loop" and loops == "lean" else ()
         names, reads = list(self.carried.shapes), list(self.context.shapes)
         fixed_names = [*(f"context.{name}" for name in reads), "lr", *(f"store.{name}" for name in store), *_SCHEDULE]
@@ -251,7 +257,8 @@ class LocalProgram:
             context |= {name: fixed["lr"].new_zeros(like.shape, dtype=like.dtype) for name, like in idle.items()}
             schedule = Schedule(fixed["rows"], fixed["row_weights"], fixed.get("step"), fixed.get("key"))
             start = turn(dict(zip(names, carried, strict=True)), turned)
-            moved = turn(self.step(t, start, turn(context, turned), data, schedule, fixed["lr"]), turned)
+            with WrittenOut() if self.is_recurrent else nullcontext():
+                moved = turn(self.step(t, start, turn(context, turned), data, schedule, fixed["lr"]), turned)
             return tuple(moved[name].contiguous() for name in names)
 
         def fixed_of(context: Tensor, rest: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -270,7 +277,7 @@ class LocalProgram:
         idle |= {name: fixed[f"context.{name}"] for k, name in enumerate(reads, 1 + len(names)) if k in without_effect}
         self.context_read = replace(self.context, skipped=skipped)
         # Only these inputs may be left out: a step that reads no data still gathers its batch.
-        optional = [*(f"context.{name}" for name in reads), "step", "key"]
+        optional = [*(f"context.{name}" for name in reads), *with_prefix("store", frozen_tensors(store)), "step", "key"]
         kept = [name for k, name in enumerate(fixed_names, 1 + len(names)) if k not in unread or name not in optional]
         self.draws = "key" in kept
 

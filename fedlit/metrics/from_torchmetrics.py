@@ -125,18 +125,7 @@ class TorchMetric:
         warns otherwise stays.
         """
         predictions, targets = self.predict(output, y)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                value = self._number(self._computed(predictions, targets))
-            except ValueError as error:  # such as R² of a single row
-                return Valued(float("nan"), " ".join(str(error).split()))
-        texts = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-        if not texts:
-            return Valued(value)
-        if not targets.is_floating_point() and bool((targets == targets.flatten()[:1]).all()):
-            return Valued(float("nan"), f"all targets are of one class ({texts[0]})")
-        return Valued(value, texts[0].rstrip(".") + (_MISSING if "samples in targets" in texts[0] else "."))
+        return valued(lambda: self._number(self._computed(predictions, targets)), targets)
 
     def check(self, output: Tensor, y: Tensor) -> None:
         """Compute it once, before any work; ConfigError if it cannot take these predictions and targets."""
@@ -213,6 +202,22 @@ class TorchMetric:
             ) from error
         assert isinstance(made, Metric)
         return made
+
+
+def valued(compute: Callable[[], float], targets: Tensor) -> Valued:
+    """The number that a metric gives for these targets; NaN for one class of which it warns, or where it raises."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            value = compute()
+        except ValueError as error:  # such as R² of a single row
+            return Valued(float("nan"), " ".join(str(error).split()))
+    texts = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+    if not texts:
+        return Valued(value)
+    if not targets.is_floating_point() and bool((targets == targets.flatten()[:1]).all()):
+        return Valued(float("nan"), f"all targets are of one class ({texts[0]})")
+    return Valued(value, texts[0].rstrip(".") + (_MISSING if "samples in targets" in texts[0] else "."))
 
 
 def _width(predictions: Tensor) -> int:

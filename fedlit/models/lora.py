@@ -104,7 +104,8 @@ class AdaptedConv2d(Adapted, nn.Conv2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """With the layer's own stride, padding and dilation."""
-        return super().forward(x) + self.lora_scale * F.conv2d(self._conv_forward(x, self.lora_A, None), self.lora_B)
+        thin = F.conv2d(x, self.lora_A, None, self.stride, self.padding, self.dilation)
+        return super().forward(x) + self.lora_scale * F.conv2d(thin, self.lora_B)
 
 
 class AdaptedAttention(Adapted, nn.MultiheadAttention):
@@ -153,9 +154,11 @@ def adaptable(net: nn.Module, targets: Sequence[str]) -> list[nn.Module]:
 
 def is_adaptable(layer: nn.Module) -> bool:
     """Whether a layer can have an adapter; a subclass may not call what the adapter changes."""
-    if isinstance(layer, nn.MultiheadAttention):
-        return type(layer) in ADAPTED and layer._qkv_same_embed_dim
-    return type(layer) in ADAPTED and getattr(layer, "groups", 1) == 1
+    if type(layer) not in ADAPTED:
+        return False
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and layer.padding_mode == "zeros"
+    return not isinstance(layer, nn.MultiheadAttention) or layer.in_proj_weight is not None
 
 
 def wholes(name: str) -> Iterator[str]:

@@ -62,7 +62,7 @@ class RemoteLoop(FederatedLoop):
         models = parts.round_evaluator.models
         kept = {item.name: getattr(parts, item.name) for item in fields(parts)}
         replaced = {
-            "training": NodeTraining.of(parts.training, self.nodes, self.states, self.server.initial),
+            "training": NodeTraining.of(parts.training, self.nodes, self.states, self.server.initial, parts.told),
             "round_evaluator": NodeRoundEvaluator(self.client, self.data, models, self.measures, self.nodes),
             "gatherer": ServerGatherer(self.client, parts.gatherer.population, self.options, self.profile),
         }

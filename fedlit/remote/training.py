@@ -1,6 +1,9 @@
-"""NodeTraining: the local training of a round, by nodes. A node that does not answer leaves the cohort of the round."""
+"""NodeTraining: the local training of a round, by nodes, each of which is a client with data of its own somewhere else.
 
-from collections.abc import Mapping, Sequence
+Nodes that do not answer are left out of the round's cohort.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -9,12 +12,11 @@ import torch
 from fedlit.client.cohort import Cohort, TrainedCohort
 from fedlit.client.cohort_messages import join_replies
 from fedlit.client.messages import Message
-from fedlit.client.report import first_rows
 from fedlit.client.specs import Lives, lives_of, number_states
 from fedlit.client.states import ClientStates
 from fedlit.errors import MessageError
 from fedlit.params import Params
-from fedlit.remote.checks import check_tensors
+from fedlit.remote.checks import check_answer
 from fedlit.remote.gathering import training_request
 from fedlit.remote.nodes import Nodes
 from fedlit.rounds.local_training import LocalTraining
@@ -22,28 +24,33 @@ from fedlit.rounds.local_training import LocalTraining
 
 @dataclass(frozen=True)
 class NodeTraining(LocalTraining):
-    """Lets nodes train. Here are only what they are sent and what they report."""
+    """Asks nodes to train, checks their answers, and joins these to trained cohorts. Its engine is not used."""
 
     nodes: Nodes
     states: ClientStates
     """What the server keeps for each client."""
     initial: Params
-    """z^0."""
+    """z^0, the model before the first round."""
+    told: Collection[str]
+    """Risks that nodes measure and send, because a weighting or callback reads them."""
 
     @classmethod
-    def of(cls, training: LocalTraining, nodes: Nodes, states: ClientStates, initial: Params) -> Self:
+    def of(
+        cls, training: LocalTraining, nodes: Nodes, states: ClientStates, initial: Params, told: Collection[str]
+    ) -> Self:
         """The same training, by nodes."""
         arguments = {item.name: getattr(training, item.name) for item in fields(training)}
-        return cls(**arguments, nodes=nodes, states=states, initial=initial)
+        return cls(**arguments, nodes=nodes, states=states, initial=initial, told=told)
 
     def measure_received(self, cohort: Cohort) -> None:
-        """Nothing: nodes measure before they train, and tell what the server needs."""
+        """Does nothing: nodes measure before they train, and send what the server needs."""
 
     def measure_trained(self, cohort: TrainedCohort) -> None:
-        """Nothing, likewise."""
+        """Does nothing, for the same reason."""
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainedCohort]:
         """Let the nodes of all these clients train, all at once."""
+        # Seconds have entries for those who report alone, so that `take` cannot cut them.
         timeless = [replace(cohort, parts=cohort.parts | {"seconds": torch.zeros(0)}) for cohort in cohorts]
         requests = {
             client: training_request(self.client, cohort, k, self.states, self.initial)
@@ -54,31 +61,26 @@ class NodeTraining(LocalTraining):
         return [self.trained(cohort, answers) for cohort in timeless]
 
     def trained(self, cohort: Cohort, answers: Mapping[int, Message]) -> TrainedCohort:
-        """The clients that answered as a trained cohort; the others keep what they have, as if they were not drawn."""
-        came = [k for k, client in enumerate(cohort.clients) if client in answers and self.fits(cohort, k, answers)]
+        """The clients that answered as a trained cohort; the others are left out of it and keep what they have."""
+        came = [k for k, client in enumerate(cohort.clients) if client in answers and self.accepts(cohort, k, answers)]
         self.nodes.require_some([k for k in came if bool(cohort.reports[k])], f"a model in round {cohort.run_round}")
         if len(came) < len(cohort.clients):
             cohort = cohort.take(came)
         replies = [self.fields_of(cohort, k, answers[client]) for k, client in enumerate(cohort.clients)]
-        return join_replies(cohort, [[k] for k in range(len(replies))], replies)
+        return join_replies(cohort, [[k] for k in range(len(replies))], replies)  # a reply holds one client
 
-    def fits(self, cohort: Cohort, position: int, answers: Mapping[int, Message]) -> bool:
-        """Whether an answer has the names, shapes and types that it must have; if not, a line says what is wrong."""
-        client, kept = cohort.clients[position], self.client.local_tensors
-        models = cohort.received | cohort.received_buffers
-        like = {name: value[0] for name, value in models.items() if name not in kept or self.client.average_kept}
-        first = first_rows(self.client, TrainedCohort.begin(cohort))
-        reported = {name: value[0] for name, value in first.items()}
+    def accepts(self, cohort: Cohort, position: int, answers: Mapping[int, Message]) -> bool:
+        """Whether an answer is what this client has to send; if not, it is logged, and the client is left out."""
+        client = cohort.clients[position]
         try:
-            check_tensors("its model", answers[client]["model"], like, ())
-            check_tensors("what it reports", answers[client]["reported_rows"], reported, ())
-        except (MessageError, LookupError, AttributeError) as error:
-            self.nodes.leave_out(client, f"sent an answer that is not used: it {error}")
+            check_answer(self.client, cohort.take([position]), answers[client], self.told)
+        except MessageError as error:
+            self.nodes.leave_out(client, f"sent an answer that is not used: {error}")
             return False
         return True
 
     def fields_of(self, cohort: Cohort, position: int, answer: Message) -> Message:
-        """A client's answer as fields of a trained cohort; what stays with the client is that of the server's model."""
+        """A client's answer as fields of a trained cohort; tensors that it keeps are those of the server's model."""
         part, model = cohort.take([position]), answer["model"]
         return {
             "steps_taken": answer["steps_taken"],
@@ -93,6 +95,6 @@ class NodeTraining(LocalTraining):
         }
 
     def unknown_numbers(self) -> list[str]:
-        """States of one number that stay with the clients: their curves are NaN here."""
+        """Names of the states that are one number and stay with the clients: their curves are NaN here."""
         lives = lives_of(self.client.state_spec())
         return [name for name in number_states(self.client.first_values()) if lives[name] is Lives.CLIENT]

@@ -26,7 +26,7 @@ FREE_TRAINER_KEYS = frozenset(
 """Trainer arguments that do not change what a round computes (the engine's are checked against the checkpoint)."""
 LATER_KEYS: Mapping[str, frozenset[str]] = {
     "trainer": frozenset({"finetune_epochs", "finetune_part", "finetune_from", "newcomers_every"}),
-    "model": frozenset({"train", "metrics"}),
+    "model": frozenset({"train", "cache", "metrics", "module"}),
     "data": frozenset({"newcomers", "half", "every_position"}),
 }
 """Arguments that runs of 0.2.0 lack. They are no settings while they are empty: such runs keep their folder and can be

@@ -6,6 +6,7 @@ asks for optimisers, and `RoundParts` are assembled later, when the data can be 
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from fedlit.client.states import ClientStates
 from fedlit.client.states_location import Need, on_disk, why_not_on_disk
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.pooled import Pooled
+from fedlit.engines.backbone import installed
 from fedlit.engines.base import Engine
 from fedlit.engines.choose import EngineChoice, Resources, choose, make_engine, make_forward, resumed_request
 from fedlit.engines.device import Device
@@ -119,12 +121,15 @@ class Assembly:
     folder: RunFolder | None
     rounds: int
     profile: Profile
+    closing: ExitStack
+    """What is undone when the run ends."""
 
     def assemble(self) -> RoundParts:
         """The parts of a run, once its servers and its data exist; the engine is chosen here."""
         client, data, state = self.client, self.data, self.state
         client.prepare()
         data.cast(at_least_float32(next(client.net.parameters()).dtype))
+        self.closing.enter_context(installed(client, data, self.folder.checkpoints if self.folder else None))
         keeps_local = self._keeps_local_models()
         population: FederatedDataModule | Pooled = Pooled(data) if client.pools_data else data
         gatherer = Gatherer(client, population, self.options, self.profile)

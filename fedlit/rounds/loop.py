@@ -6,7 +6,7 @@ written at its end. `tests/test_private_names.py` lists the protected names that
 `tests/rounds/test_loop_contract.py` says what each must do.
 """
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,7 @@ class FederatedLoop(_FitLoop):
         self.progress = TrainingProgress()
         self._stop_agreed = False
         self._ready = False
+        self._closing = ExitStack()
 
     # ---- one round -------------------------------------------------------------------------------------------------
 
@@ -171,6 +172,7 @@ class FederatedLoop(_FitLoop):
             folder=self.folder,
             rounds=self.max_epochs or 1,
             profile=self.profile,
+            closing=self._closing,
         ).assemble()
 
     # ---- Lightning's fit loop --------------------------------------------------------------------------------------
@@ -245,8 +247,9 @@ class FederatedLoop(_FitLoop):
             self.trainer.should_stop = stop
 
     def teardown(self) -> None:
-        """Restore the number of threads."""
+        """Restore the number of threads, and what the run changed in the data and the net."""
         super().teardown()
+        self._closing.close()
         if self._ready:
             torch.set_num_threads(self._threads_before)
 

@@ -1,7 +1,8 @@
-"""Round: one event of the servers, from the draw of its clients to the commit of its results.
+"""Round: plays a round, from the draw of its clients to the commit of its results.
 
-A round is a transaction: everything that is saved changes together, in `commit`, or not at all. It knows nothing of
-Lightning; what it needs of the run around it is a `Host`.
+A round is a transaction. Servers, clocks and clients' rows change while it is played, and are put back if anything
+raises before `commit`; files get its results in `commit` alone. It knows nothing of Lightning; what it needs of the run
+around it is a `Host`.
 """
 
 import time
@@ -33,9 +34,9 @@ from fedlit.server.server import Server, move
 from fedlit.server.weights import check_weights
 
 _CHECKED = ("losses", "params", "steps", "sizes")
-"""Fields that show whether a run has diverged."""
+"""Fields that `check_divergence` reads."""
 _STORED = ("steps_taken", "state", "optimizer_state", "params", "buffers")
-"""Fields from which rows are stored."""
+"""Fields that `store_rows` reads."""
 
 
 class Host(Protocol):
@@ -52,16 +53,16 @@ class Host(Protocol):
         """Call a hook of every callback of a server."""
 
     def awaits_optimizer_step(self) -> bool:
-        """Whether any callback overrides the hook that `before_optimizer_step` calls."""
+        """Whether any callback has Lightning's hook on_before_optimizer_step."""
 
     def before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Call Lightning's hook before the step of a server's optimiser."""
 
     def is_due(self, number: int) -> bool:
-        """Whether the state after so many rounds is evaluated."""
+        """Whether the state after round `number` is evaluated."""
 
     def is_last(self, number: int) -> bool:
-        """Whether the run ends after so many rounds."""
+        """Whether round `number` is the last one."""
 
     def count_rounds(self) -> None:
         """Set Lightning's counters after a commit."""
@@ -69,24 +70,25 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """When the parts of a round began and ended, in seconds of this machine's clock."""
+    """When a round began, and when its training ended, in seconds of this machine's clock."""
 
     started: float
-    trained: float
+    train_ended: float
 
 
 class Round:
-    """Plays rounds, one after the other:
+    """Plays one round at each call of `play`:
 
-        due      which servers step: the only one, or those of a cloud that have their reports first
-        who      the sampler draws a cohort from (seed, round)
-        train    the engine runs every client's local solve
-        after    dual ascent, control variates … (hook on_cohort_trained)
-        weigh    the weighting says how much each client counts
-        step     the server's optimiser moves z along the pseudo-gradient
-        store    the cohort's rows; everyone else is untouched
-        measure  metrics, on the rounds that are due
-        commit   the round counts
+        next_event         which servers step: the only one, or those of a cloud that have their reports first; the
+                           sampler draws their clients from (seed, round), and the algorithm may change the draw
+        train              hook on_cohort_start, then every client's local solve by the engine
+        check_divergence   numbers that are not finite end the run here
+        receive            dual ascent, control variates … (hook on_cohort_trained)
+        weigh              the weighting says how much each client counts
+        step               servers mix, and their optimisers move z along the pseudo-gradient (hook on_pseudo_gradient)
+        store_rows         of the cohort; everyone else is untouched
+        measure            metrics; of users, in rounds that are evaluated
+        commit             the round counts
 
     Args:
         state: what checkpoints hold, and what a failed round restores.
@@ -148,21 +150,22 @@ class Round:
             state.in_round = False
 
     def _undo(self, before: Moment, error: BaseException) -> None:
-        """Return to the last finished round. Each step runs even if another raises; some call users' code."""
+        """Return to the last finished round. Every action is taken; what one raises becomes a note of `error`."""
         state, folder = self.state, self.host.folder
         state.postponed.clear()
         restore = partial(state.protocol.restore, before)
-        steps: list[Callable[[], None]] = [
+        actions: list[Callable[[], None]] = [
             state.clients.discard,
             self.parts.round_evaluator.forget,
             restore,
             self.load_global_model,
         ]
         if folder is not None:
-            steps.append(partial(folder.forget_after, state.rounds_done if state.history.rows else -1))
-        for step in steps:
+            last = state.rounds_done if state.history.rows else -1  # -1: not even row 0 stays
+            actions.append(partial(folder.forget_after, last))
+        for action in actions:
             with noted(error, f"While round {state.rounds_done + 1} was undone"):
-                step()
+                action()
 
     def load_global_model(self) -> None:
         """Copy the model that is measured into the client's net, where users, exports and checkpoints read it."""
@@ -175,7 +178,7 @@ class Round:
         for server, cohort in event.to_send():
             cohort.run_round = number
             self.send(server, cohort)
-        cohorts = event.to_train()
+        cohorts = event.to_train()  # with a buffer, some of them were sent their models in earlier rounds
         for cohort in cohorts:
             cohort.run_round = number
         return self.parts.training.train(cohorts)
@@ -186,7 +189,10 @@ class Round:
         self.state.first_risk = check_divergence(joined, self.state.first_risk, factor)
 
     def step_together(self, event: Event, cohorts: Sequence[TrainedCohort]) -> list[WeighedCohort]:
-        """The servers that are due receive their clients' models, mix, step, and store their clients' rows."""
+        """Callbacks, weights, steps of the servers, and their clients' rows.
+
+        A cloud may mix and step several times with the same reports (K_z).
+        """
         for server, cohort in zip(event.servers, cohorts, strict=True):
             self.receive(server, cohort)
         weighed, protocol = self.weigh(cohorts), self.parts.protocol
@@ -200,12 +206,12 @@ class Round:
         return weighed
 
     def send(self, server: Server, cohort: Cohort) -> None:
-        """Fill what a server's clients receive, before they train."""
+        """Before a server's clients train: measure what they receive, if needed, and let its callbacks add to it."""
         self.parts.training.measure_received(cohort)
         self.host.call(server, "on_cohort_start", cohort)
 
     def receive(self, server: Server, cohort: TrainedCohort) -> None:
-        """Let a server's callbacks handle the trained cohort."""
+        """After a server's clients have trained: measure them, if needed, and let its callbacks handle the cohort."""
         self.parts.training.measure_trained(cohort)
         if server.callbacks:
             with cohort.untrained_rows_restored():
@@ -243,7 +249,7 @@ class Round:
         self.state.clients.update(clients, rows)
         self.parts.round_evaluator.invalidate(clients)
 
-    # ---- its end -----------------------------------------------------------------------------------------------------
+    # ---- measuring and committing ------------------------------------------------------------------------------------
 
     def measure(
         self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
@@ -257,17 +263,17 @@ class Round:
         newcomers = self.measure_newcomers(number, values) if due else None
         now = time.perf_counter()
         if watch is not None:
-            values |= {"time/train_s": watch.trained - watch.started, "time/round_s": now - watch.started}
+            values |= {"time/train_s": watch.train_ended - watch.started, "time/round_s": now - watch.started}
         if due:
             values["time/eval_s"] = now - evaluated
         values |= self.protocol_metrics()
-        first = self.state.server
+        first_server = self.state.server  # these hooks are called once in a round, and not once for each server
         if users is not None:
-            self.host.call(first, "on_users_measured", cohort, users)
-        self.host.call(first, "on_round_metrics", cohort, values)
+            self.host.call(first_server, "on_users_measured", cohort, users)
+        self.host.call(first_server, "on_round_metrics", cohort, values)
         self.state.history.check(values)
         servers = self.measured_servers(number, servers)
-        model = clone(self.parts.protocol.global_model)  # last call of users' code; nothing is written yet
+        model = clone(self.parts.protocol.global_model)  # may call a callback's evaluated_model; nothing is written yet
         return RoundRecord(values, users, newcomers, servers, model)
 
     def evaluate(self, number: int, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
@@ -301,7 +307,7 @@ class Round:
         return {"round": [number] * len(models), **servers, self.parts.client.task.first.name: scores}
 
     def commit(self, number: int, record: RoundRecord) -> None:
-        """Make the round final. What can fail comes first; nothing interrupts the rest, not even a second Ctrl-C."""
+        """Make the round final. Files, which can fail, come first; Ctrl-C waits until all is done."""
         state, folder = self.state, self.host.folder
         with self.host.stop_request.held():
             copy_into(self.parts.client.net, self.parts.device.sent(record.global_model))
@@ -320,6 +326,6 @@ class Round:
         return record.users if self.parts.newcomers is None else with_newcomers(record.users, record.newcomers)
 
     def shown_model(self) -> Params:
-        """What the client's net holds after `load_global_model`, without asking the device."""
+        """The trained part of the net with the global model, from the host's copy; it becomes best.ckpt."""
         net = self.parts.client.net
         return {name: self.state.global_model.get(name, value) for name, value in trained_state(net).items()}

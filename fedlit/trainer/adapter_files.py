@@ -39,7 +39,7 @@ def write_config(folder: RunFolder, net: nn.Module) -> None:
 def write(folder: RunFolder, out: Path, model: Params) -> None:
     """Write a model's adapter into a folder of its own, for `peft.PeftModel.from_pretrained(net, folder)`."""
     try:
-        from safetensors.torch import save
+        from safetensors.torch import save  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise ConfigError(
             "The net of this run has adapters of peft, and writing them needs the package safetensors, which is not "

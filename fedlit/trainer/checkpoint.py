@@ -1,4 +1,4 @@
-"""Checkpoints of a run folder: last.ckpt and previous.ckpt by time or by rounds, best.ckpt by validation accuracy."""
+"""Checkpoints of a run folder: last.ckpt and previous.ckpt by time or by rounds, best.ckpt by validation."""
 
 import logging
 import pickle

@@ -14,6 +14,7 @@ from fedlit.client.step import Adaptation, AdaptOn, FinetuneFrom
 from fedlit.clock import Clock
 from fedlit.data.base import FederatedDataModule
 from fedlit.data.newcomers import check_not_fresh
+from fedlit.engines.backbone import check_backbone
 from fedlit.errors import ConfigError, nearest, require
 from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.evaluation.round_metrics import EXTRA_METRICS, MetricGroups, round_columns
@@ -119,6 +120,7 @@ def check_run(
     check_monitors(client, data, callbacks)
     check_trained(client)
     check_net(client, data)
+    check_backbone(client, data)
     if client.batch_size < client.fewest_rows:
         raise ConfigError("model.batch_size is 1, but model.net has BatchNorm, which needs 2 rows or more. Raise it.")
     check_first_steps(client, data)

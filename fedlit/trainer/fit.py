@@ -28,6 +28,7 @@ from fedlit.results.config_file import canonical
 from fedlit.results.folder import RunFolder
 from fedlit.rounds.assembly import simulate_clock
 from fedlit.rounds.interrupts import interrupts_go_through
+from fedlit.rounds.step_logs import step_logs
 from fedlit.server.base import merge_callbacks
 from fedlit.server.weights import find_weighting
 from fedlit.trainer import adapter_files, frozen_file
@@ -116,7 +117,7 @@ class Fit:
         """Put the algorithm's callbacks before the user's, which are returned."""
         trainer = self.trainer
         users = [callback for callback in trainer.callbacks if callback not in trainer.algorithms_callbacks]
-        trainer.algorithms_callbacks = self.client.server_callbacks()
+        trainer.algorithms_callbacks = [*self.client.server_callbacks(), *step_logs(self.client)]
         trainer.callbacks = merge_callbacks(trainer.algorithms_callbacks, users)
         return users
 

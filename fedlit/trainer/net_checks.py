@@ -74,11 +74,12 @@ def check_metrics(client: Client, data: FederatedDataModule) -> None:
     """Compute every metric of torchmetrics once, on a few rows of the pooled test."""
     metrics = [measure.of_outputs for measure in client.measures if isinstance(measure.of_outputs, TorchMetric)]
     rows = data.global_test[:_TRIED_ROWS]
-    if metrics and len(rows):
+    if (metrics or client.user_module is not None) and len(rows):
         x, y = data.rows(data.store, rows)
         output = evaluated(client.net, x)
         for metric in metrics:
             metric.check(output, y)
+        client.measure_steps(in_dtype(x, output.dtype), output, y)
 
 
 def check_inputs(x: object, rows: int, data: str) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pytorch_lightning import LightningModule
 from torch import Tensor, nn
 
 from fedlit.client.net_parts import trained_params
@@ -36,6 +37,7 @@ DEEPEST = 8
 _AS_TEXT = (PurePath, timedelta, torch.dtype, torch.device)
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) | {"_built_with", TRAINED_AS}
+_OF_EVERY_LIGHTNING_MODULE = _OF_EVERY_MODULE | frozenset(vars(LightningModule()))
 _OPTIONS = (str, int, float, NoneType, type, FunctionType, BuiltinFunctionType, functools.partial)
 
 Description = dict[str, Any]
@@ -90,11 +92,17 @@ def content_of(part: object, where: str) -> dict[str, Any]:
 
 def describe_net(net: nn.Module, where: str) -> Description:
     """A module's class, its arguments if it is fedlit's, its size, and a fingerprint of its layers."""
-    built_with = describe(net, where)["init_args"] if isinstance(net, Recorded) else {}
+    built_with = describe(net, where)["init_args"] if isinstance(net, Recorded) else hyperparameters(net, where)
     count = sum(value.numel() for value in net.parameters())
     structure = digest("\n".join(structure_lines(net, where)).encode(), 8)
     known = {**class_of(net), **attributes_of(net.modules())}
     return {**known, "init_args": built_with, "parameters": count, "structure": structure, **parts_of(net)}
+
+
+def hyperparameters(net: nn.Module, where: str) -> Description:
+    """What a LightningModule has kept with save_hyperparameters."""
+    kept = dict(net.hparams) if isinstance(net, LightningModule) else {}
+    return {name: plain(value, f"{where}.{name}") for name, value in kept.items()}
 
 
 def parts_of(net: nn.Module) -> Description:
@@ -128,7 +136,8 @@ def structure_lines(net: nn.Module, where: str) -> list[str]:
 
 def own_options(module: nn.Module, where: str) -> str:
     """A module's own attributes: a rate, the name of an activation, the activation itself."""
-    kept = {name: value for name, value in vars(module).items() if name not in _OF_EVERY_MODULE}
+    every = _OF_EVERY_LIGHTNING_MODULE if isinstance(module, LightningModule) else _OF_EVERY_MODULE
+    kept = {name: value for name, value in vars(module).items() if name not in every}
     return json.dumps({name: plain(value, where) for name, value in kept.items() if isinstance(value, _OPTIONS)})
 
 

@@ -71,7 +71,8 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         cloud: several servers, each with clients of its own, that mix their models; clients_per_round is each server's.
         buffer: the server steps after K reports instead of waiting for a cohort (FedBuff); needs a clock.
         seed: decides initial weights, cohorts and batches (data.seed decides the data).
-        initial_weights: `seed` lets the net's layers draw them when the run starts; `net` keeps those that the net has.
+        initial_weights: `seed` lets the net's layers draw what is trained when the run starts; `net` keeps
+            what the net has.
         run: folder for metrics, client records, checkpoints and summary; no files are written unless given.
         resume: continue the run in that folder.
         overwrite: delete the run in that folder and start from its first round.

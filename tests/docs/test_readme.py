@@ -36,6 +36,8 @@ def test_python_block_runs(block: str, tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     if "from datasets import" in block:
         pytest.importorskip("datasets", reason="the package datasets (extra hf) is not installed")
+    if "import peft" in block:
+        pytest.importorskip("peft", reason="the packages peft and transformers (extra peft) are not installed")
     if 'Path("runs")' in block:  # what a reader has by then
         run(FedAvg(tiny_net()), rounds=1, run="runs/mine")
     names = {"x": [[0.0], [1.0], [2.0], [3.0]] * 3, "y": [0, 1, 0, 1] * 3, "client": [0] * 6 + [1] * 6}

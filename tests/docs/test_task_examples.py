@@ -75,3 +75,11 @@ def test_a_data_set_of_hugging_face_takes_five_lines(workplace: Path) -> None:
 def test_a_task_of_ones_own_runs() -> None:
     names = run(block_below("howto.md", "## Choose a task, or write one"))
     assert names["trainer"].history["global/near"][-1] > names["trainer"].history["global/near"][0]
+
+
+@pytest.mark.usefixtures("workplace")
+def test_a_lightning_module_is_federated_in_three_lines() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "lightning-module.md").read_text(), re.DOTALL)
+    assert lines_of(blocks[1]) == 2
+    trainer = run("\n".join(blocks))["trainer"]
+    assert {"train_loss", "train_acc", "global/testf1", "users/testf1_min"} <= set(trainer.loop.history.rows[-1])

@@ -106,14 +106,28 @@ def of_another_shape(answer: Message) -> Message:
     return answer | {"model": {name: value[:, :1] for name, value in answer["model"].items()}}
 
 
-@pytest.mark.parametrize("damage", [without_bias, of_another_shape, lambda answer: {"model": 3}])
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (without_bias, "in its model, 'linear.bias' is missing"),
+        (of_another_shape, "in its model, 'linear.weight' has shape"),
+        (lambda answer: {"model": 3}, "'steps_taken' is missing"),
+        (lambda answer: answer | {"model": 3}, "'model' is something else"),
+        (lambda answer: answer | {"model": dict.fromkeys(answer["model"], 3)}, "is not a tensor"),
+        (lambda answer: answer | {"losses": torch.zeros(2)}, "in its loss, 'losses' has shape"),
+        (lambda answer: answer | {"steps_taken": torch.zeros(1)}, "in its steps, 'steps' has shape"),
+        (lambda answer: answer | {"state": {"dual": torch.zeros(1)}}, "in its states, 'dual' is unknown"),
+        (lambda answer: answer | {"measured": {"risk_trained": torch.zeros(1)}}, "'risk_trained' is unknown"),
+    ],
+)
 def test_an_answer_of_another_form_is_not_used(
-    damage: Callable[[Message], Message], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    damage: Callable[[Message], Message], why: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     client = partial(make, FedAvg)
     found = play(client, tmp_path / "bad", in_round(2, damage))
     silent = play(client, tmp_path / "silent", in_round(2, lambda answer: None))
-    assert "node-1 sent an answer that is not used" in caplog.text
+    assert "node-1 sent an answer that is not used: " in caplog.text
+    assert why in caplog.text
     gap = largest_gap(dict(found.trainer.loop.server.model), dict(silent.trainer.loop.server.model))
     assert gap == 0
 
