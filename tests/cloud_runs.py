@@ -20,6 +20,7 @@ def run_in_a_cloud(
     first: int = 2,
     clients: int = 12,
     val_fraction: float = 0,
+    newcomers: float = 0,
     **trainer: Any,
 ) -> Path:
     """Train under the Async-cloud on the paper's clock, `first` of so many `servers` stepping together."""
@@ -32,7 +33,9 @@ def run_in_a_cloud(
         "cloud": Cloud(servers=servers, first=first),
         "server_optimizer": SGD(lr=0.5),  # with 1 the servers would never learn of each other
     }
-    run(client, tiny_data(sizes, val_fraction=val_fraction), run=str(folder), **(options | trainer))
+    run(
+        client, tiny_data(sizes, val_fraction=val_fraction, newcomers=newcomers), run=str(folder), **(options | trainer)
+    )
     return folder
 
 

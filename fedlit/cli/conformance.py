@@ -32,7 +32,7 @@ from fedlit.results.folder import chosen_by
 KNOWN = ENTRIES | WITH_NORM
 Results = dict[str, list[Measured]]
 
-_NOT_LOCAL = ("self", "net", "keep_local", "average_kept", "train", "cache")
+_NOT_LOCAL = ("self", "net", "keep_local", "average_kept", "train", "cache", "metrics", "module")
 """Arguments of a client that do not say how it trains."""
 
 HEADER = """# Conformance

@@ -34,6 +34,7 @@ def test_lists_are_complete() -> None:
         "CharTransformer",
         "DigitNet",
         "LeNet",
+        "LoRA",
         "MLP",
         "ResNet18",
         "ResNet20",

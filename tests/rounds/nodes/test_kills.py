@@ -30,7 +30,7 @@ MOMENTS = {
     "mixing, the second time of a round": Moment("fedlit.rounds.cloud", "CloudProtocol.mix", 6, after=True),
     "both servers have stepped, one has buffers": Moment("fedlit.server.server", "Server.finish_step", 9, after=True),
     "rows are kept": Moment("fedlit.client.states", "ClientStates.update", 3, after=True),
-    "evaluation": Moment("fedlit.evaluation.evaluator", "Evaluator.sums", 40),
+    "evaluation": Moment("fedlit.evaluation.evaluator", "Evaluator._score_together", 6),
     "the row is written, the round not yet counted": Moment(
         "fedlit.results.folder", "RunFolder.append_metrics", 3, after=True
     ),

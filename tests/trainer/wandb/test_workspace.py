@@ -105,6 +105,8 @@ def small_run(task: str, folder: Path) -> FederatedTrainer:
     data, net = {
         "classification": ((x, (x[:, 0] > 0).long()), nn.Linear(4, 2)),
         "regression": ((x, x.sum(1)), nn.Linear(4, 1)),
+        "multilabel": ((x, (x[:, :2] > 0).float()), nn.Linear(4, 2)),
+        "segmentation": ((x.reshape(60, 1, 2, 2), (x > 0).long().reshape(60, 2, 2)), nn.Conv2d(1, 2, 1)),
         "next_token": ((x.argsort(1), x.argsort(1).roll(1, 1)), nn.Sequential(nn.Embedding(4, 8), nn.Linear(8, 4))),
     }[task]
     trainer = FederatedTrainer(rounds=1, clients_per_round=2, run=folder, enable_progress_bar=False)
