@@ -16,7 +16,7 @@ from fedlit.client.step_errors import ValueReadError
 from fedlit.engines import recurrence
 from fedlit.engines.base import Engine, Rows
 from fedlit.engines.compiler import missing_compiler, missing_convolution, missing_operators
-from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, step_flop
+from fedlit.engines.cost import COUNTED_ROWS, FLOP_S, PASSES, Work, compile_step_s, count_layers, step_flop
 from fedlit.engines.device import Device, gpu_pays, on_device
 from fedlit.engines.dropout import KeyedDropout
 from fedlit.engines.engine_choice import EngineChoice, EngineName, Request, check_same_engine, resumed_request, stays
@@ -51,6 +51,9 @@ log = logging.getLogger("fedlit")
 
 COMPILE_PAYS_S = 12.0
 """Estimated seconds of the sequential engine above which compiling (about 10 s the first time) pays."""
+FEW_LAYERS = 10
+"""Layers up to which that holds. The loop over steps is one function, and a C++ compiler's time grows with the square
+of its layers: minutes for the 36 of `CharTransformer`, whose large products gain little."""
 MEASURING_PAYS_S = 8.0
 """Estimated seconds of a run's eager evaluation in one thread above which compiling it pays (about 7 s the first time,
 1 s from the cache)."""
@@ -177,6 +180,8 @@ def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
         eager_is_slow = not compiled and (one_lane(client) is not None or not _is_small(client.net))
         if eager_is_slow:  # one lane gains nothing, and large nets lose
             return _sequential(no_compiler or one_lane(client) or "the eager form is slower on this network", threads)
+        if request.compiled is None and has_recurrence(client.net) and work.flop >= THREADED_FLOP:
+            return _sequential(f"large recurrent layers are faster as torch's own, with all cores; {work}", threads)
         if request.compiled is None and not _compiling_pays(work, _workers(request, work, resources)):
             return _sequential(f"{work}: compiling would not pay", threads)
     eager = no_compiler or one_lane(client) or str(work)
@@ -350,7 +355,8 @@ def _workers(request: Request, work: Work, resources: Resources) -> int:
 
 def _compiling_pays(work: Work, workers: int) -> bool:
     if not mixes_rows(work.client):
-        return work.seconds >= COMPILE_PAYS_S
+        layers = count_layers(work.client.net)
+        return work.seconds >= (COMPILE_PAYS_S if layers <= FEW_LAYERS else layers**2)
     return work.seconds - work.seconds_by_compiled_steps(workers) >= compile_step_s(work.client)
 
 

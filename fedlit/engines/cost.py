@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -83,7 +84,12 @@ def step_s(flop: float, passes: int, threads: int) -> float:
 
 def compile_step_s(client: Client) -> float:
     """Estimated seconds to compile one step: it has kernels for every layer, forward and backward."""
-    return COMPILE_S + LAYER_S * sum(1 for module in client.net.modules() if [*module.parameters(recurse=False)])
+    return COMPILE_S + LAYER_S * count_layers(client.net)
+
+
+def count_layers(net: nn.Module) -> int:
+    """How many modules of a net have parameters of their own."""
+    return sum(1 for module in net.modules() if [*module.parameters(recurse=False)])
 
 
 def estimated_step_s(client: Client, sample: Inputs, threads: int) -> float:

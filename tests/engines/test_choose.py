@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedlit import (
     CharLSTM,
+    CharTransformer,
     Client,
     Cloud,
     Ditto,
@@ -133,6 +134,26 @@ def test_auto_compiles_a_recurrent_net_where_it_pays(net: str, rounds: int) -> N
     choice = chosen(RECURRENT[net][0](), rounds)
     assert (choice.compiled, choice.compiles, choice.lanes) == (rounds == LONG, "loop", 1)
     assert choice.compiled or "compiling would not pay" in choice.line()
+
+
+@needs_compiler
+def test_auto_leaves_large_recurrent_layers_to_torch() -> None:
+    text, planned, resources = torch.zeros(80, dtype=torch.int64), np.full(6, 10), Resources(threads=2)
+    choice = choose(Request(), FedAvg(CharLSTM(), batch_size=10), planned, 4, LONG, text, resources=resources)
+    asked = Request(engine="vectorized")
+    assert choice.engine == "sequential"
+    assert "large recurrent layers are faster as torch's own" in choice.line()
+    assert choose(asked, FedAvg(CharLSTM()), planned, 4, LONG, text, resources=resources).engine == "vectorized"
+
+
+@needs_compiler
+def test_auto_compiles_a_deep_loop_for_long_training_alone() -> None:
+    text, planned, resources = torch.zeros(80, dtype=torch.int64), np.full(6, 10), Resources(threads=2)
+    client = FedAvg(CharTransformer(every_position=True), task="next_token", batch_size=4)
+    engines = [
+        choose(Request(), client, planned, 4, rounds, text, resources=resources).engine for rounds in (20, 100 * LONG)
+    ]
+    assert engines == ["sequential", "vectorized"]
 
 
 class Projected(Recurrent):
