@@ -127,7 +127,7 @@ def meant_of_class(asked: str, files: Mapping[str, object]) -> str:
         if key == f"{group}.class_path"
     ]
     base = _BASES.get(group)
-    if base is None or not named:
+    if base is None or not named or "." in name:  # below a class of the class
         return ""
     chosen = [known for known in subclasses(base) if known.__name__ == named[-1].rpartition(".")[2]]
     options = [option.partition(".")[2] for known in chosen for option in class_options(group, base, known)]

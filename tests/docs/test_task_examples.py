@@ -79,7 +79,8 @@ def test_a_task_of_ones_own_runs() -> None:
 
 @pytest.mark.usefixtures("workplace")
 def test_a_lightning_module_is_federated_in_three_lines() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "lightning-module.md").read_text(), re.DOTALL)
-    assert lines_of(blocks[1]) == 2
-    trainer = run("\n".join(blocks))["trainer"]
+    [block] = re.findall(r"```python\n(.*?)```", (DOCS / "lightning-module.md").read_text(), re.DOTALL)
+    module, lines = block.split("# the three lines:\n")
+    assert lines_of(lines) == 2
+    trainer = run(module + lines)["trainer"]
     assert {"train_loss", "train_acc", "global/testf1", "users/testf1_min"} <= set(trainer.loop.history.rows[-1])
