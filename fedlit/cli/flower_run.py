@@ -21,16 +21,20 @@ from fedlit.results.folder import RunFolder
 from fedlit.trainer.trainer import quiet_lightning
 from fedlit.trainer.wandb.session import tracked
 
+EVERYWHERE, HERE = "0.0.0.0:9092", "127.0.0.1:9092"
+"""Where the server listens unless it is told: without keys, on this machine alone."""
+
 
 def main(arguments: list[str]) -> int:
     """The server of a federation, for nodes that are started with fedlit flower node."""
     parser = federation_parser("run", main.__doc__)
-    parser.add_argument("--listen", default="0.0.0.0:9092", metavar="HOST:PORT", help="0.0.0.0:9092 unless given")
+    parser.add_argument("--listen", metavar="HOST:PORT", help=f"{EVERYWHERE} unless given; {HERE} with --insecure")
     parser.add_argument("--keys", type=Path, metavar="DIR", help="of fedlit flower keys, or of your IT")
     parser.add_argument("--patience", type=float, default=600.0, help="seconds to wait for the nodes; 600 unless given")
     options, others = parser.parse_known_args(arguments)
     check_options(options)
-    listening = listening_of(options.listen, options.keys, is_insecure=options.insecure)
+    place = options.listen or (HERE if options.insecure else EVERYWHERE)
+    listening = listening_of(place, options.keys, is_insecure=options.insecure)
     quiet_lightning()
     cli = FlowerCLI(resolve_configs(others))
     check_count(cli, options.nodes)
@@ -39,7 +43,7 @@ def main(arguments: list[str]) -> int:
         try:
             start_superlink(programs, listening)
             with submitted(programs, listening, Path(folder), options.deadline) as link:
-                print(f"waiting for {options.nodes} nodes at {options.listen}", flush=True)
+                print(f"waiting for {options.nodes} nodes at {place}", flush=True)
                 return train(cli, link, link.wait_for_nodes(options.nodes, options.patience, programs.check))
         finally:
             programs.end()
