@@ -130,11 +130,11 @@ def written_out() -> dict[Any, type[Any]]:
             """See `recurrence.h`."""
             self.write(wrapper, "fedlit::recur", self.constant_args, at_runtime=True)
 
-    class StepsBack(Steps):
+    class StepsBack(WrittenOut):
         """Back through them."""
 
         @classmethod
-        def create(cls, slope: Any, cell: Any, states: Any, h0: Any, c0: Any, w: Any, kind: int) -> Any:  # type: ignore[override]
+        def create(cls, slope: Any, cell: Any, states: Any, h0: Any, c0: Any, w: Any, kind: int) -> Any:
             """The node of `recurrence.RECURRED_BACK`."""
             inputs = [cls.require_contiguous(part) for part in (slope, cell, states, h0, c0, w)]
             steps, rows, size = *states.get_size()[:2], w.get_size()[1]

@@ -150,7 +150,7 @@ def test_larger_products_and_steps_by_them_are_torchs(dtype: torch.dtype) -> Non
 def test_products_of_any_size_are_torchs(dtype: torch.dtype) -> None:
     """More than is packed at a time in each direction, ragged ends, thin ones, several of them, and steps by them."""
     torch.manual_seed(0)
-    sizes = [(17, 1030, 131), (600, 40, 521), (2600, 33, 5), (29, 700, 16)]
+    sizes = [(17, 1030, 531), (600, 40, 521), (2600, 33, 5), (29, 700, 16)]
     cases = [(*size, *form) for size in sizes for form in FORMS]
     pairs = [
         (factor(2, rows, inner, turned_a, dtype), factor(2, inner, columns, turned_b, dtype))
@@ -168,7 +168,8 @@ def test_products_of_any_size_are_torchs(dtype: torch.dtype) -> None:
 
     tensors = [x, rate, wide, *(one for pair in pairs for one in pair)]
     made, code = written(program, *tensors)
-    assert code.count(" large_products<") == len(cases)
+    large = [matmul.Factors(*sizes, inner if turned else 1) for *sizes, _, turned in cases for inner in sizes[1:2]]
+    assert code.count(" large_products<") == sum(one.are_large for one in large) > len(cases) / 2
     assert code.count(" large_moved<") == 1
     for case, ours, theirs in zip([(), *cases], made, program(*tensors), strict=True):
         assert float((ours - theirs).abs().max()) <= 50 * CLOSE[dtype], case
