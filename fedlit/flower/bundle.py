@@ -1,4 +1,7 @@
-"""The app that is submitted to a SuperLink: two lines for each side, which load the relays that are installed there."""
+"""The app that is submitted to a SuperLink: two lines, which load the relay that is installed there.
+
+Flower wants a ClientApp too. It is empty: nodes of fedlit run `node_relay`, and nothing of what was submitted.
+"""
 
 import json
 from pathlib import Path
@@ -29,9 +32,9 @@ socket = {socket}
 token = {token}
 """
 _FILES = {
-    "__init__.py": '"""Nothing but two relays."""\n',
+    "__init__.py": '"""Nothing but a relay."""\n',
     "server.py": "from fedlit.flower import server_app\n\napp = server_app.app\n",
-    "client.py": "from fedlit.flower import client_app\n\napp = client_app.app\n",
+    "client.py": "from flwr.clientapp import ClientApp\n\napp = ClientApp()\n",
 }
 
 

@@ -9,6 +9,10 @@ Plain = Mapping[str, str]
 _PLAIN, _BYTES = "fedlit.plain", "fedlit.bytes"
 
 
+class NotOursError(Exception):
+    """A message that another app has sent."""
+
+
 def records_of(plain: Plain, content: bytes = b"") -> RecordDict:
     """The records of a message."""
     records = RecordDict({_PLAIN: ConfigRecord({**plain})})
@@ -19,7 +23,9 @@ def records_of(plain: Plain, content: bytes = b"") -> RecordDict:
 
 
 def plain_of(records: RecordDict) -> Plain:
-    """The plain data of a message."""
+    """The plain data of a message; NotOursError if it has none."""
+    if _PLAIN not in records.config_records:
+        raise NotOursError("it has other records than fedlit's")
     return {key: str(value) for key, value in records.config_records[_PLAIN].items()}
 
 

@@ -46,8 +46,8 @@ class Listening:
 
 def start_superlink(programs: Programs, listening: Listening) -> None:
     """Start it, and register the nodes' keys once it listens."""
-    child = programs.start("SuperLink", "flower-superlink", listening.options)
-    wait_for_port(listening.port, child)
+    child = programs.start_own("SuperLink", "guarded_superlink", listening.options)
+    wait_for_port(listening.address, child)
     for key in listening.keys.public_keys() if listening.keys is not None else ():
         programs.register(key, listening.address, listening.client_lines)
 
