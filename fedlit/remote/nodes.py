@@ -1,7 +1,7 @@
 """Nodes: the clients of a run as the server sees them. Client k is the node with the k-th name."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from fedlit.client.messages import Message
 from fedlit.errors import ProcessError, require
@@ -26,28 +26,35 @@ class Nodes:
         """Client -> what its node must know of the run; set when the run begins."""
         self.absent: dict[str, str] = {}
         """Nodes that did not answer last time, and why."""
+        self._told: set[int] = set()
+        """Clients whose nodes were told the run."""
         self._reasons: dict[str, str] = {}
         """What the link says of nodes that have not answered the present request."""
 
     def ask(self, kind: str, requests: Mapping[int, Message]) -> dict[int, Message]:
         """Client -> its node's answer, in the order of the requests; who did not answer is logged and left out.
 
-        A node that does not know the run, because it is new or was started again, is told and asked once more.
+        A node is told the run with its first request, and again if it does not know it, because it was started again.
         """
         if not requests:
             return {}
         run = self.plan_of(next(iter(requests))).run
         messages = {client: {**request, "kind": kind, "run": run} for client, request in requests.items()}
         self._reasons = {}
-        answers = self._exchange(messages)
+        answers = self._exchange(self._with_plans(messages, messages.keys() - self._told))
+        self._told |= answers.keys()
         strangers = [client for client, answer in answers.items() if "unknown_run" in answer]
         if strangers:
-            plans = {client: {"plan": self.plan_of(client).message()} for client in strangers}
-            answers |= self._exchange({client: messages[client] | plans[client] for client in strangers})
+            answers |= self._exchange(self._with_plans({client: messages[client] for client in strangers}, strangers))
         came = {client: answer for client, answer in answers.items() if not answer.keys() & {"unknown_run", "failed"}}
         why = {self.names[client]: answers[client].get("failed", "does not know the run") for client in answers}
         self._note({self.names[client]: why.get(self.names[client], "") for client in requests if client not in came})
         return {client: came[client] for client in requests if client in came}
+
+    def _with_plans(self, messages: Mapping[int, Message], new: Collection[int]) -> dict[int, Message]:
+        """The messages, with the plan of the run for these clients."""
+        plans = {client: {"plan": self.plan_of(client).message()} for client in new}
+        return {client: message | plans.get(client, {}) for client, message in messages.items()}
 
     def _exchange(self, messages: Mapping[int, Message]) -> dict[int, Message]:
         answers = self.link.ask({self.names[client]: message for client, message in messages.items()})
