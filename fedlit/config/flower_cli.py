@@ -34,6 +34,7 @@ def federation_parser(command: str, description: str | None) -> argparse.Argumen
         "--deadline", type=float, default=300.0, help="seconds within which a node must answer; 300 unless given"
     )
     parser.add_argument("--insecure", action="store_true", help="without TLS and keys, on a network that you trust")
+    parser.add_argument("--timings", action="store_true", help="print seconds by phase, and memory, at the end")
     return parser
 
 

@@ -42,12 +42,12 @@ def write_bundle(folder: Path, socket: Path, token: str) -> Path:
     """Write the app of a run; returns its folder.
 
     Args:
-        folder: where; it is made.
+        folder: where.
         socket: on which `fedlit flower run` listens, on the machine of the SuperLink.
         token: by which that process knows the ServerApp of its run.
     """
     package = folder / "fedlit_run"
-    package.mkdir(parents=True)
+    package.mkdir(parents=True, exist_ok=True)  # of the run before, with the same SuperLink
     options = {"socket": json.dumps(str(socket)), "token": json.dumps(token)}
     (folder / "pyproject.toml").write_text(_PYPROJECT.format(**options))
     for name, content in _FILES.items():

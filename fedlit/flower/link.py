@@ -13,6 +13,7 @@ from fedlit.client.messages import Message, pack, unpack
 from fedlit.client.row_layout import bytes_as_tensor
 from fedlit.errors import MessageError, ProcessError
 from fedlit.flower.frames import ClosedError, receive, send
+from fedlit.flower.timings import Timings
 from fedlit.remote.link import Answers, Link
 
 log = logging.getLogger("fedlit")
@@ -36,8 +37,8 @@ class FlowerLink(Link):
         self.path.chmod(0o600)
         self._listening.listen()
         self._app: socket.socket | None = None
-        self.sent_bytes = self.received_bytes = 0
-        """Of all messages so far, without what Flower adds."""
+        self.timings = Timings()
+        """Of all exchanges so far."""
 
     def __enter__(self) -> Self:
         return self
@@ -91,8 +92,7 @@ class FlowerLink(Link):
         contents = [pack(message).numpy().tobytes() for message in messages.values()]
         head = {"kind": "ask", "names": list(messages), "deadline": self.deadline}
         answer, received = self._through_app(head, contents)
-        self.sent_bytes += sum(map(len, contents))
-        self.received_bytes += sum(map(len, received))
+        self.timings.add(next(iter(messages.values()), {}).get("kind", ""), answer["seconds"])
         answers = Answers(missing=dict(answer["missing"]))
         for name, content in zip(answer["names"], received, strict=True):
             try:

@@ -79,14 +79,14 @@ class Relay:
 
     def play(self, kind: str, token: str) -> None:
         """Answer one message."""
-        client = self.client(RuntimeTokenHttpInterceptor(token))
+        client, began = self.client(RuntimeTokenHttpInterceptor(token)), time.monotonic()
         try:
             with beating(client) as is_over:
                 message, context, run, _ = pull_task_input(client)
                 try:
                     if kind != TaskType.CLIENT_APP:
                         raise NotOursError(f"it is for a {kind}")
-                    reply = self.answer(message, is_over)
+                    reply = self.answer(message, is_over, time.monotonic() - began)
                 except NotOursError as error:
                     reply = refusal(message, run.run_id, error)
                 self.hand_back(client, reply, context)
@@ -98,10 +98,17 @@ class Relay:
         push_message(client, reply, context)
         push_task_output(client, None, SubStatus.COMPLETED, "")
 
-    def answer(self, message: Message, is_over: Event) -> Message:
-        """The name of the node, or the worker's answer; a plain answer says why there is no other."""
+    def answer(self, message: Message, is_over: Event, fetched: float) -> Message:
+        """The name of the node, or the worker's answer; a plain answer says why there is no other.
+
+        Args:
+            message: of fedlit's ServerApp.
+            is_over: says that nobody waits for the answer any more.
+            fetched: seconds that it took to get the message from the SuperNode.
+        """
         if plain_of(message.content).get("kind") == "who":
             return Message(records_of({"name": self.name}), reply_to=message)
+        asked = time.monotonic()
         try:
             with connect(self.worker) as worker, ended_by(is_over, worker):
                 send(worker, {}, [bytes_of(message.content)])
@@ -109,7 +116,8 @@ class Relay:
         except (OSError, ClosedError, ValueError) as error:
             why = f"has no worker that answers ({type(error).__name__}: {error}); start fedlit flower node there again"
             return Message(records_of({"failed": why}), reply_to=message)
-        return Message(records_of({}, content), reply_to=message)
+        seconds = {"relay": str(fetched), "work": str(time.monotonic() - asked)}
+        return Message(records_of(seconds, content), reply_to=message)
 
 
 def refusal(message: Message, run: int, why: Exception) -> Message:

@@ -118,6 +118,10 @@ class Programs:
         for child in self.started:
             child.check()
 
+    def processes(self) -> list[tuple[str, int]]:
+        """Name and number of each."""
+        return [(child.name, child.process.pid) for child in self.started]
+
     def submit(self, app: Path, address: str, security: Sequence[str]) -> str:
         """Submit an app to the SuperLink at this address; returns the run's id.
 

@@ -6,6 +6,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 Plain = Mapping[str, str]
 
+PHASES = ("relay", "work")
+"""Of a node's answer: seconds to fetch the message from the SuperNode, and seconds of the worker."""
 _PLAIN, _BYTES = "fedlit.plain", "fedlit.bytes"
 
 

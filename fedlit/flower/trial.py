@@ -108,6 +108,11 @@ class Trial:
         ca, key = (None, None) if keys is None else (keys.ca, keys.private(name))
         return start_supernode(self.programs, name, self.socket(number), listening.address, ca, key)
 
+    def processes(self) -> list[tuple[str, int]]:
+        """Name and number of each process."""
+        workers = [(f"worker {number}", process) for number, process in self.workers.items()]
+        return [*self.programs.processes(), *workers]
+
     def end(self) -> None:
         """End all processes."""
         self.programs.end()
