@@ -13,6 +13,7 @@ from fedlit.flower.supernode import NodeOptions, SuperNode, make_worker, start_s
 _AGAIN_S = 10
 """A server may not be there yet, or not know the node's key yet."""
 _LOOK_S = 0.5
+_WHY = "Perhaps the server is not there (yet), does not know the key of this node, or --ca is not its authority."
 
 
 def main(arguments: list[str]) -> int:
@@ -43,7 +44,7 @@ def main(arguments: list[str]) -> int:
                 try:
                     serve(start_supernode(programs, options.name, socket, options.server, options.ca, options.key))
                 except ProcessError as error:
-                    print(f"{error} It is started again in {_AGAIN_S} s; Ctrl-C ends this.", flush=True)
+                    print(f"{error} {_WHY} It is started again in {_AGAIN_S} s; Ctrl-C ends this.", flush=True)
                 programs.end()
                 time.sleep(_AGAIN_S)
         finally:

@@ -4,6 +4,7 @@ Flower wants a ClientApp too. It is empty: nodes of fedlit run `node_relay`, and
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 _PYPROJECT = """[build-system]
@@ -30,6 +31,7 @@ clientapp = "fedlit_run.client:app"
 [tool.flwr.app.config]
 socket = {socket}
 token = {token}
+names = {names}
 """
 _FILES = {
     "__init__.py": '"""Nothing but a relay."""\n',
@@ -38,17 +40,19 @@ _FILES = {
 }
 
 
-def write_bundle(folder: Path, socket: Path, token: str) -> Path:
+def write_bundle(folder: Path, socket: Path, token: str, names: Mapping[str, str]) -> Path:
     """Write the app of a run; returns its folder.
 
     Args:
         folder: where.
         socket: on which `fedlit flower run` listens, on the machine of the SuperLink.
         token: by which that process knows the ServerApp of its run.
+        names: Flower's number of a node -> its name, by its key; empty without keys.
     """
     package = folder / "fedlit_run"
     package.mkdir(parents=True, exist_ok=True)  # of the run before, with the same SuperLink
-    options = {"socket": json.dumps(str(socket)), "token": json.dumps(token)}
+    texts = {"socket": str(socket), "token": token, "names": json.dumps(dict(names))}
+    options = {key: json.dumps(text) for key, text in texts.items()}
     (folder / "pyproject.toml").write_text(_PYPROJECT.format(**options))
     for name, content in _FILES.items():
         (package / name).write_text(content)

@@ -85,6 +85,8 @@ class Programs:
         self.folder = folder
         self.bin = find_flower()
         self.started: list[Child] = []
+        self.registered: dict[str, str] = {}
+        """Flower's number of a node -> its name, for the keys that are registered with the SuperLink."""
         (folder / "flower").mkdir(exist_ok=True)
 
     @property
@@ -133,9 +135,9 @@ class Programs:
         return str(self._command(["run", str(app), "fedlit"], address, security)["run-id"])
 
     def register(self, key: Path, address: str, security: Sequence[str]) -> None:
-        """Let the node with this public key take part."""
+        """Let the node with this public key take part, under the name of the key's file."""
         words = ["supernode", "register", str(key), "fedlit", "--name", key.stem]
-        self._command(words, address, security)
+        self.registered[str(self._command(words, address, security)["node-id"])] = key.stem
 
     def _command(self, words: Sequence[str], address: str, security: Sequence[str]) -> Mapping[str, object]:
         """Run a command of Flower on the SuperLink at this address; ProcessError if it is refused."""

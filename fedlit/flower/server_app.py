@@ -1,9 +1,10 @@
 """The ServerApp of a run: passes messages of `fedlit flower run` on to the nodes, and their answers back.
 
-fedlit decides who is asked, and when; nothing is drawn, weighed or averaged here. Nodes are known by the names that
-their owners gave them (`node_config`), because Flower draws a new number for a node that is started again.
+fedlit decides who is asked, and when; nothing is drawn, weighed or averaged here. Nodes are known by names: that of the
+key with which they connect, or without keys the one that they give themselves.
 """
 
+import json
 import time
 from collections.abc import Mapping
 
@@ -18,12 +19,14 @@ app = ServerApp()
 _PAUSE_S = 0.2
 """Between two looks for answers. Flower's own wait takes 3 s, which is longer than many rounds."""
 _NAMES_WITHIN_S = 60.0
+_MOST_TIMES, _MOST_BESIDE = 8, 2**26
+"""An answer has at most so many times the bytes of the message, and so many besides: a large sample for its form."""
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Serve the process that submitted this run, until it closes the connection."""
-    nodes = KnownNodes(grid)
+    nodes = KnownNodes(grid, json.loads(str(context.run_config["names"])))
     with connect(str(context.run_config["socket"])) as fedlit:
         send(fedlit, {"token": str(context.run_config["token"])})
         while True:
@@ -45,10 +48,13 @@ class KnownNodes:
 
     Args:
         grid: Flower's.
+        registered: Flower's number of a node -> its name, by its key, so that none can take another one's name.
+            Without keys it is empty, and nodes are asked for their names.
     """
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, registered: Mapping[str, str]) -> None:
         self.grid = grid
+        self.registered = {int(node): name for node, name in registered.items()}
         self.name_of: dict[int, str] = {}
         self.seconds: dict[str, dict[str, float]] = {}
         """Of the last exchange: name -> seconds until its answer came (`total`), of its relay, and of its worker."""
@@ -56,6 +62,9 @@ class KnownNodes:
     def look(self) -> list[str]:
         """Names of the nodes that are connected now; a name that two nodes have is there twice."""
         present = set(self.grid.get_node_ids())
+        if self.registered:
+            self.name_of = {node: name for node, name in self.registered.items() if node in present}
+            return sorted(self.name_of.values())
         self.name_of = {node: name for node, name in self.name_of.items() if node in present}
         strangers = {node: b"" for node in present - self.name_of.keys()}
         replies = self._exchange({"kind": "who"}, strangers, _NAMES_WITHIN_S)
@@ -67,7 +76,7 @@ class KnownNodes:
     def ask(self, contents: Mapping[str, bytes], deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
         """(name -> answer, name -> why there is none) of these messages, after at most so many seconds."""
         self.look()
-        node_of = {name: node for node, name in sorted(self.name_of.items())}
+        node_of = {name: node for node, name in self.name_of.items()}  # the newest, if one was started again
         there = {node_of[name]: content for name, content in contents.items() if name in node_of}
         replies = self._exchange({"kind": "message"}, there, deadline)
         self.seconds = {self.name_of[node]: seconds_of(reply, arrived) for node, (reply, arrived) in replies.items()}
@@ -82,6 +91,8 @@ class KnownNodes:
                 self.name_of.pop(node)
             elif "failed" in plain_of(reply.content):
                 missing[name] = plain_of(reply.content)["failed"]
+            elif (why := oversized(bytes_of(reply.content), there[node])) is not None:
+                missing[name] = why
             else:
                 came[name] = bytes_of(reply.content)
         return came, missing
@@ -113,3 +124,9 @@ def seconds_of(reply: Message, total: float) -> dict[str, float]:
         return {"total": total}
     told = plain_of(reply.content)
     return {"total": total} | {phase: float(told[phase]) for phase in PHASES if phase in told}
+
+
+def oversized(answer: bytes, asked: bytes) -> str | None:
+    """Why an answer is not taken, if it is much larger than what was asked."""
+    most = _MOST_BESIDE + _MOST_TIMES * len(asked)
+    return None if len(answer) <= most else f"sent {len(answer):,} bytes, and at most {most:,} are taken"

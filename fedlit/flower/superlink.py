@@ -63,7 +63,7 @@ def submitted(programs: Programs, listening: Listening, sockets: Path, deadline:
         deadline: seconds within which a node must answer.
     """
     with FlowerLink(sockets, deadline) as link:
-        app = write_bundle(programs.folder / "app", link.path, link.token)
+        app = write_bundle(programs.folder / "app", link.path, link.token, programs.registered)
         programs.submit(app, listening.address, listening.client_lines)
         link.wait_for_app(_APP_WITHIN_S, programs.check)
         yield link

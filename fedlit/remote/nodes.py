@@ -92,4 +92,10 @@ def meet(link: Link, names: Sequence[str]) -> dict[str, Message]:
     if failed:
         name, why = next(iter(failed.items()))
         raise ProcessError(f"{name} {why}, so the run cannot begin.")
+    for name, answer in answers.came.items():
+        require(
+            answer["name"] == name,
+            f"The node with the key of {name} was started as --name {str(answer['name'])[:50]}. Start it with --name "
+            f"{name}, or give it its own key.",
+        )
     return {name: answers.came[name] for name in sorted(names)}
