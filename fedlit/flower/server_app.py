@@ -106,14 +106,13 @@ class KnownNodes:
             Message(records_of(plain, content), node, "query", ttl=deadline + 60) for node, content in contents.items()
         ]
         ids = list(self.grid.push_messages(messages)) if messages else []
-        waiting = {id for id in ids if id}
+        asked = {id: node for id, node in zip(ids, contents, strict=True) if id}
         replies: dict[int, tuple[Message, float]] = {}
         until = time.monotonic() + deadline
-        while waiting and time.monotonic() < until:
-            for reply in self.grid.pull_messages(list(waiting)):
-                waiting.discard(reply.metadata.reply_to_message_id)
-                replies[reply.metadata.src_node_id] = reply, time.monotonic() - began
-            if waiting:
+        while asked and time.monotonic() < until:
+            for reply in self.grid.pull_messages(list(asked)):
+                replies[asked.pop(reply.metadata.reply_to_message_id)] = reply, time.monotonic() - began
+            if asked:
                 time.sleep(_PAUSE_S)
         return replies
 

@@ -1,13 +1,15 @@
 """`fedlit flower run` and `fedlit flower node` as on several machines, with TLS and keys, and who is refused there."""
 
 import csv
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -80,6 +82,34 @@ def run_to_the_end(*words: str, cwd: Path) -> None:
     subprocess.run([sys.executable, "-c", program, *words], check=True, cwd=cwd, timeout=300)
 
 
+class Damaging:
+    """A machine on the way that changes a byte of every so-manieth piece that it passes on."""
+
+    def __init__(self, server: str, every: int) -> None:
+        self.server, self.every = server, every
+        self.passed = self.damaged = 0
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listening.getsockname()[1]}"
+        Thread(target=self.serve, daemon=True).start()
+
+    def serve(self) -> None:
+        while True:
+            near, _ = self.listening.accept()
+            host, port = self.server.split(":")
+            far = socket.create_connection((host, int(port)))
+            for one, other in ((near, far), (far, near)):
+                Thread(target=self.pass_on, args=(one, other), daemon=True).start()
+
+    def pass_on(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError), one, other:
+            while piece := bytearray(one.recv(2**16)):
+                self.passed += 1
+                if self.passed % self.every == 0:
+                    piece[len(piece) // 2] ^= 1
+                    self.damaged += 1
+                other.sendall(piece)
+
+
 def strangers_app(folder: Path) -> Path:
     """An app that would leave a file behind on every node."""
     from fedlit.flower.bundle import write_bundle
@@ -96,7 +126,7 @@ def metrics(file: Path) -> list[dict[str, str]]:
 
 
 def test_a_run_to_its_end_and_who_is_refused_meanwhile(tmp_path: Path) -> None:
-    """A node with a key that is not registered, one with another authority, and a stranger's app on nodes in a run."""
+    """A key that is not registered, another authority, a stranger's app, and somebody on the way who changes bytes."""
     server, address = tmp_path / "server", f"127.0.0.1:{free_port()}"
     server.mkdir()
     run_to_the_end("flower", "keys", "--out", "keys", "--host", "127.0.0.1", "--nodes", "a", "b", cwd=server)
@@ -113,14 +143,15 @@ def test_a_run_to_its_end_and_who_is_refused_meanwhile(tmp_path: Path) -> None:
             refused = ["flower", "node", "--name", name, *options, "--ca", ca, "--key", key]
             with fedlit(*refused, log=tmp_path / f"{name}.log", cwd=server):
                 print(wait_for("does not know the key of this node, or --ca is not", tmp_path / f"{name}.log"))
+        between = Damaging(address, every=60)  # TLS notices, and Flower sends it again
         nodes = [
             fedlit(
-                *("flower", "node", "--name", name, "--data", f"data/client-{k}.npz", "--server", address),
+                *("flower", "node", "--name", name, "--data", f"data/client-{k}.npz", "--server", where),
                 *("--ca", "keys/ca.crt", "--key", f"keys/nodes/{name}"),
                 log=tmp_path / f"{name}.log",
                 cwd=server,
             )
-            for k, name in enumerate(("a", "b"))
+            for k, (name, where) in enumerate((("a", address), ("b", between.address)))
         ]
         with nodes[0], nodes[1]:
             wait_for("engine: ", tmp_path / "run.log")
@@ -128,6 +159,7 @@ def test_a_run_to_its_end_and_who_is_refused_meanwhile(tmp_path: Path) -> None:
             lines = [f'root-certificates = "{Keys(server / "keys").ca}"']
             Programs(tmp_path / "stranger").submit(strangers_app(tmp_path / "stranger"), address, lines)
             assert run.wait(400) == 0, (tmp_path / "run.log").read_text()
+    assert between.damaged > 0
     assert not (tmp_path / "stranger" / "ran on a node").exists()
     assert set((tmp_path / "stranger" / "replies").read_text().splitlines()) == {
         "This node runs what its owner has installed, and no app that was submitted."
