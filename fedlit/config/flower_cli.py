@@ -3,7 +3,9 @@
 import argparse
 from typing import Any
 
-from fedlit.config.fit_cli import FitCLI
+from pytorch_lightning.cli import LightningArgumentParser
+
+from fedlit.config.fit_cli import FitCLI, default_name
 from fedlit.errors import require
 from fedlit.trainer.trainer import FederatedTrainer
 
@@ -16,13 +18,16 @@ class FlowerCLI(FitCLI):
         "Train with clients that are nodes. Takes what fit takes; --model.help FedBC explains the options of a class."
     )
 
+    def add_own_arguments(self, parser: LightningArgumentParser) -> None:
+        """None: what happens in a federation is not known before."""
+
     def instantiate_trainer(self, **kwargs: Any) -> FederatedTrainer:
         """A trainer that writes a checkpoint after every round: nodes keep the rows of the last few rounds alone."""
         return super().instantiate_trainer(checkpoint_every=1, **kwargs)
 
     def default_name(self, config: dict[str, Any]) -> str:
         """The folder beside that of the same run in a simulation."""
-        return f"{super().default_name(config)}-flower"
+        return f"{default_name(config)}-flower"
 
 
 def federation_parser(command: str, description: str | None) -> argparse.ArgumentParser:
