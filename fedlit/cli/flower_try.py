@@ -3,7 +3,7 @@
 from fedlit.cli.data_export import export_clients, names_of_clients
 from fedlit.cli.flower_run import train
 from fedlit.config.files import resolve_configs
-from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser
+from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser, pace_of
 from fedlit.errors import require
 from fedlit.flower.superlink import submitted
 from fedlit.flower.trial import trial
@@ -22,6 +22,7 @@ def main(arguments: list[str]) -> int:
     with trial(nodes) as place:
         cli = FlowerCLI(resolve_configs(others))
         check_count(cli, nodes)
+        pace = pace_of(options, cli)
         files = export_clients(cli.datamodule, cli.config.seed_everything, place.data)
         require(
             len(files) == nodes,
@@ -33,4 +34,4 @@ def main(arguments: list[str]) -> int:
         names, rows = names_of_clients(cli.datamodule), folder.path / "nodes"
         listening = place.start_nodes(names, rows, secure=not options.insecure)
         with submitted(place.programs, listening, place.folder, options.deadline) as link:
-            return train(cli, link, link.wait_for_nodes(nodes, _NODES_WITHIN_S, place.programs.check))
+            return train(cli, link, link.wait_for_nodes(nodes, _NODES_WITHIN_S, place.programs.check), pace)

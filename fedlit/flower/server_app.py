@@ -4,8 +4,11 @@ fedlit decides who is asked, and when; nothing is drawn, weighed or averaged her
 their owners gave them (`node_config`), because Flower draws a new number for a node that is started again.
 """
 
+import select
+import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
@@ -23,20 +26,88 @@ _NAMES_WITHIN_S = 60.0
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Serve the process that submitted this run, until it closes the connection."""
-    nodes = KnownNodes(grid)
     with connect(str(context.run_config["socket"])) as fedlit:
         send(fedlit, {"token": str(context.run_config["token"])})
+        Courier(grid, fedlit).serve()
+
+
+@dataclass(frozen=True)
+class Posted:
+    """A message that a node has not answered yet."""
+
+    posting: int
+    """Number of the messages that were posted together."""
+    name: str
+    node: int
+    deadline: float
+    until: float
+    """The deadline's end, in seconds of this machine's clock."""
+
+
+class Courier:
+    """Passes messages on as they are posted, and answers back as they come.
+
+    Args:
+        grid: Flower's.
+        fedlit: the connection to the process that submitted the run.
+    """
+
+    def __init__(self, grid: Grid, fedlit: socket.socket) -> None:
+        self.grid, self.fedlit = grid, fedlit
+        self.nodes = KnownNodes(grid)
+        self.waiting: dict[str, Posted] = {}
+        """Flower's id of a message -> what waits for its answer."""
+
+    def serve(self) -> None:
+        """Until the connection is closed."""
         while True:
-            try:
-                head, contents = receive(fedlit)
-            except ClosedError:
-                return
-            if head["kind"] == "present":
-                send(fedlit, {"names": nodes.look()})
+            ready, _, _ = select.select([self.fedlit], [], [], _PAUSE_S if self.waiting else None)
+            if ready:
+                try:
+                    head, contents = receive(self.fedlit)
+                except ClosedError:
+                    return
+                if head["kind"] == "present":
+                    send(self.fedlit, {"kind": "names", "names": self.nodes.look()})
+                else:
+                    self.post(head["posting"], dict(zip(head["names"], contents, strict=True)), head["deadline"])
+            self.pull()
+
+    def post(self, posting: int, contents: Mapping[str, bytes], deadline: float) -> None:
+        """Send each node its message; who is not there is told at once."""
+        self.nodes.look()
+        node_of = {name: node for node, name in sorted(self.nodes.name_of.items())}
+        until = time.monotonic() + deadline
+        there = [Posted(posting, name, node_of[name], deadline, until) for name in contents if name in node_of]
+        pushed = push(self.grid, {"kind": "message"}, {one.node: contents[one.name] for one in there}, deadline)
+        for name in contents:
+            if name not in node_of:
+                self.hand_back(posting, name, "is not connected")
+        for one in there:
+            if one.node in pushed:
+                self.waiting[pushed[one.node]] = one
             else:
-                asked = dict(zip(head["names"], contents, strict=True))
-                came, missing = nodes.ask(asked, head["deadline"])
-                send(fedlit, {"names": list(came), "missing": missing}, list(came.values()))
+                self.hand_back(posting, one.name, "is lost (Flower did not take the message)")
+
+    def pull(self) -> None:
+        """Hand back the answers that have come, and say who is late."""
+        for reply in self.grid.pull_messages(list(self.waiting)) if self.waiting else ():
+            one = self.waiting.pop(reply.metadata.reply_to_message_id)
+            if reply.has_error():
+                self.nodes.name_of.pop(one.node, None)
+                self.hand_back(one.posting, one.name, f"is lost (Flower says: {reply.error.reason})")
+            elif "failed" in plain_of(reply.content):
+                self.hand_back(one.posting, one.name, plain_of(reply.content)["failed"])
+            else:
+                self.hand_back(one.posting, one.name, None, bytes_of(reply.content))
+        late = [id for id, one in self.waiting.items() if time.monotonic() > one.until]
+        for one in [self.waiting.pop(id) for id in late]:
+            self.hand_back(one.posting, one.name, f"did not answer within {one.deadline:g} s")
+
+    def hand_back(self, posting: int, name: str, missing: str | None, content: bytes = b"") -> None:
+        """An answer, or why there is none; with the time, which is that of the machine and not of a process."""
+        head = {"kind": "answer", "posting": posting, "name": name, "missing": missing, "at": time.monotonic()}
+        send(self.fedlit, head, [content])
 
 
 class KnownNodes:
@@ -61,34 +132,9 @@ class KnownNodes:
                 self.name_of[node] = plain_of(reply.content)["name"]
         return sorted(self.name_of.values())
 
-    def ask(self, contents: Mapping[str, bytes], deadline: float) -> tuple[dict[str, bytes], dict[str, str]]:
-        """(name -> answer, name -> why there is none) of these messages, after at most so many seconds."""
-        self.look()
-        node_of = {name: node for node, name in sorted(self.name_of.items())}
-        there = {node_of[name]: content for name, content in contents.items() if name in node_of}
-        replies = self._exchange({"kind": "message"}, there, deadline)
-        came: dict[str, bytes] = {}
-        missing = {name: "is not connected" for name in contents if name not in node_of}
-        for node in there:
-            name, reply = self.name_of[node], replies.get(node)
-            if reply is None:
-                missing[name] = f"did not answer within {deadline:g} s"
-            elif reply.has_error():
-                missing[name] = f"is lost (Flower says: {reply.error.reason})"
-                self.name_of.pop(node)
-            elif "failed" in plain_of(reply.content):
-                missing[name] = plain_of(reply.content)["failed"]
-            else:
-                came[name] = bytes_of(reply.content)
-        return came, missing
-
     def _exchange(self, plain: Plain, contents: Mapping[int, bytes], deadline: float) -> dict[int, Message]:
         """Node -> its reply, of those that came in time."""
-        messages = [
-            Message(records_of(plain, content), node, "query", ttl=deadline + 60) for node, content in contents.items()
-        ]
-        ids = list(self.grid.push_messages(messages)) if messages else []
-        waiting = {id for id in ids if id}
+        waiting = set(push(self.grid, plain, contents, deadline).values())
         replies: dict[int, Message] = {}
         until = time.monotonic() + deadline
         while waiting and time.monotonic() < until:
@@ -98,3 +144,12 @@ class KnownNodes:
             if waiting:
                 time.sleep(_PAUSE_S)
         return replies
+
+
+def push(grid: Grid, plain: Plain, contents: Mapping[int, bytes], deadline: float) -> dict[int, str]:
+    """Node -> Flower's id of its message, of those that Flower has taken."""
+    messages = [
+        Message(records_of(plain, content), node, "query", ttl=deadline + 60) for node, content in contents.items()
+    ]
+    ids = list(grid.push_messages(messages)) if messages else []
+    return {node: id for node, id in zip(contents, ids, strict=True) if id}

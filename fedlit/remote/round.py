@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from fedlit.client.cohort import TrainedCohort, WeighedCohort
+from fedlit.client.cohort import TrainedCohort
 from fedlit.remote.nodes import Nodes
 from fedlit.results.events import Asked, RoundEvents
-from fedlit.rounds.protocol import Event, ServerRecords
-from fedlit.rounds.round import Round, Stopwatch
+from fedlit.rounds.protocol import Event
+from fedlit.rounds.round import Round
 from fedlit.rounds.run_state import RoundRecord
 
 
@@ -27,16 +27,16 @@ class RemoteRound(Round):
         self.happened = RoundEvents(number, event.time_s, by_server, self.parts.protocol.finish_times())
         return trained
 
-    def measure(
-        self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
-    ) -> RoundRecord:
-        """As in the base; who was asked for measurements is noted."""
-        if number == 0:
-            self.nodes.asked.clear()
-            self.happened = RoundEvents(0)
-        record = super().measure(number, cohort, watch, servers, due=due)
+    def measure_initial_model(self) -> RoundRecord:
+        """As in the base; nobody has trained."""
+        self.nodes.asked.clear()
+        self.happened = RoundEvents(0)
+        return super().measure_initial_model()
+
+    def commit(self, number: int, record: RoundRecord) -> None:
+        """As in the base; also who was asked for measurements."""
         measured = {kind: asked for kind, asked in self.nodes.asked.items() if kind != "train"}
-        return replace(record, happened=replace(self.happened, measured=measured))
+        super().commit(number, replace(record, happened=replace(self.happened, measured=measured)))
 
 
 def of_clients(asked: Asked, clients: frozenset[int]) -> Asked:
