@@ -9,16 +9,18 @@ from tempfile import TemporaryDirectory
 from fedlit.cli.fit import conclude, logged_to
 from fedlit.config.described_model import described_model
 from fedlit.config.files import resolve_configs
-from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser
+from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser, pace_of
 from fedlit.errors import ConfigError, require
 from fedlit.flower.keys import Keys
 from fedlit.flower.link import FlowerLink
 from fedlit.flower.programs import Programs
 from fedlit.flower.superlink import Listening, start_superlink, submitted
 from fedlit.flower.timings import memory_lines, this_process
+from fedlit.remote.link import Link
 from fedlit.remote.loop import RemoteLoop
 from fedlit.remote.nodes import Nodes, meet
 from fedlit.remote.told_data import ToldData
+from fedlit.results.events import Pace
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.trainer import quiet_lightning
 from fedlit.trainer.wandb.session import tracked
@@ -41,6 +43,7 @@ def main(arguments: list[str]) -> int:
     quiet_lightning()
     cli = FlowerCLI(resolve_configs(others))
     check_count(cli, options.nodes)
+    pace = pace_of(options, cli)
     with TemporaryDirectory(prefix="fedlit-", ignore_cleanup_errors=True) as folder:
         programs = Programs(Path(folder))
         try:
@@ -48,7 +51,7 @@ def main(arguments: list[str]) -> int:
             with submitted(programs, listening, Path(folder), options.deadline) as link:
                 print(f"waiting for {options.nodes} nodes at {place}", flush=True)
                 link.timings.began = began
-                code = train(cli, link, link.wait_for_nodes(options.nodes, options.patience, programs.check))
+                code = train(cli, link, link.wait_for_nodes(options.nodes, options.patience, programs.check), pace)
                 if options.timings:
                     show_timings(link, programs.processes())
                 return code
@@ -56,14 +59,14 @@ def main(arguments: list[str]) -> int:
             programs.end()
 
 
-def train(cli: FlowerCLI, link: FlowerLink, names: Sequence[str]) -> int:
+def train(cli: FlowerCLI, link: Link, names: Sequence[str], pace: Pace = "clock") -> int:
     """Train with these nodes; ends as `fedlit fit` does."""
     trainer, folder = cli.trainer, cli.trainer.folder
     assert isinstance(folder, RunFolder)
     told = meet(link, names)
     model = described_model(cli.plain_config()["model"])
     with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
-        trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model=model))
+        trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model=model, pace=pace))
         trainer.fit(cli.model, datamodule=ToldData(told))
     return conclude(trainer)
 

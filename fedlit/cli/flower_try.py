@@ -5,7 +5,7 @@ import time
 from fedlit.cli.data_export import export_clients, names_of_clients
 from fedlit.cli.flower_run import show_timings, train
 from fedlit.config.files import resolve_configs
-from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser
+from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser, pace_of
 from fedlit.errors import require
 from fedlit.flower.superlink import submitted
 from fedlit.flower.trial import trial
@@ -25,6 +25,7 @@ def main(arguments: list[str]) -> int:
     with trial(nodes) as place:
         cli = FlowerCLI(resolve_configs(others))
         check_count(cli, nodes)
+        pace = pace_of(options, cli)
         files = export_clients(cli.datamodule, cli.config.seed_everything, place.data)
         require(
             len(files) == nodes,
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
         listening = place.start_nodes(names, rows, secure=not options.insecure)
         with submitted(place.programs, listening, place.folder, options.deadline) as link:
             link.timings.began = began
-            code = train(cli, link, link.wait_for_nodes(nodes, _NODES_WITHIN_S, place.programs.check))
+            code = train(cli, link, link.wait_for_nodes(nodes, _NODES_WITHIN_S, place.programs.check), pace)
             if options.timings:
                 show_timings(link, place.processes())
             return code

@@ -175,11 +175,6 @@ class RoundEvaluator:
         return users
 
     @property
-    def answered(self) -> int:
-        """How many of them were measured."""
-        return len(self.tested)
-
-    @property
     def groups(self) -> list[str]:
         """Groups of models that are measured besides the global model."""
         parts, is_other = self.parts, self.client.personal_model() != Personal()
@@ -189,7 +184,7 @@ class RoundEvaluator:
     def traffic_mb(self, users: UserScores, model: Mapping[str, Tensor]) -> float:
         """What this evaluation sends, both ways; in a simulation, what it would send."""
         groups = 1 + len(self.groups) + self.parts.validated
-        return SentToUsers(self.models, model).megabytes(self.tested) + returned_megabytes(users, self.answered, groups)
+        return SentToUsers(self.models, model).megabytes(self.tested) + returned_megabytes(users, groups)
 
     def scoring_mb(self, model: Mapping[str, Tensor], servers: int) -> float:
         """What `pooled_scores` of so many models like this one sends down; a few numbers come back."""

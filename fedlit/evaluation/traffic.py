@@ -54,13 +54,12 @@ class SentToUsers:
         return len(users) * megabytes(self.model) + own
 
 
-def returned_megabytes(users: UserScores, answered: int, groups: int) -> float:
+def returned_megabytes(users: UserScores, groups: int) -> float:
     """The sums that come back.
 
     Args:
-        users: scores on the users' own tests.
-        answered: how many users send them.
+        users: scores on the users' own tests; who sent none counts as without tests.
         groups: of models, each with sums of all measures and of the loss.
     """
     numbers = 1 + sum(sums[0].numel() for sums in users.sums.values())
-    return answered * groups * numbers * _SUM_BYTES / 1e6
+    return int((users.counts > 0).sum()) * groups * numbers * _SUM_BYTES / 1e6

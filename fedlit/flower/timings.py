@@ -39,13 +39,11 @@ class Timings:
         """Seconds from the beginning to the first answer to a message that trains."""
         self.each: list[Timing] = []
 
-    def add(self, kind: str, seconds: Mapping[str, Mapping[str, float]]) -> None:
-        """Add an exchange: name of a node -> its seconds by phase; those without an answer have no phases."""
+    def add(self, kind: str, node: str, seconds: Mapping[str, float]) -> None:
+        """Add an answer of a node, with its seconds by phase."""
         if kind == "train" and self.first_answer is None:
             self.first_answer = time.monotonic() - self.began
-        for node, one in seconds.items():
-            if "work" in one:
-                self.each.append(Timing(kind, node, one["total"], one["relay"], one["work"]))
+        self.each.append(Timing(kind, node, seconds["total"], seconds["relay"], seconds["work"]))
 
     def lines(self) -> Iterator[str]:
         """A table: the median of every phase, for each kind of message."""
@@ -55,7 +53,7 @@ class Timings:
             middle = [median(getattr(one, phase) for one in those) for phase in _PHASES]
             yield f"{kind:<22}{len(those):>8}" + "".join(f"{value:>9.2f}" for value in middle)
         if self.first_answer is not None:
-            yield f"{self.first_answer:.1f} s from the start of the command to the end of the first training"
+            yield f"{self.first_answer:.1f} s from the start of the command to the first model that came back"
 
 
 def memory_lines(processes: Sequence[tuple[str, int]]) -> Iterator[str]:

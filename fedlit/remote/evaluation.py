@@ -16,6 +16,7 @@ from fedlit.evaluation.evaluator import Evaluator, user_metrics
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
 from fedlit.evaluation.traffic import SentToUsers
 from fedlit.evaluation.user_models import UserModels
+from fedlit.metrics.measures import Measure
 from fedlit.metrics.user_scores import UserScores
 from fedlit.params import Params
 from fedlit.remote.gathering import trained_in
@@ -41,12 +42,13 @@ class NodeEvaluator(Evaluator):
     def global_model(self, model: Mapping[str, Tensor]) -> tuple[dict[str, float], UserScores]:
         """The metrics of the global model, and its scores on every user's own test."""
         users = self.users("shared")
-        metrics = self.pooled("global", self.told["shared"], users.counts)
+        measures = self.client.measures
+        metrics = pooled_metrics("global", self.told["shared"], users.counts, measures)
         if self.has_own_tests:
-            metrics |= user_metrics(users, self.client.measures)
+            metrics |= user_metrics(users, measures)
         if "val" in self.told:
             sizes = torch.from_numpy(self.data.everyone.val.sizes).double()
-            metrics |= self.pooled("val", self.told["val"], sizes * self.answered)
+            metrics |= pooled_metrics("val", self.told["val"], sizes * self.answered, measures)
         return metrics, users
 
     def users(self, group: str) -> UserScores:
@@ -58,15 +60,17 @@ class NodeEvaluator(Evaluator):
                 sums[measure.name] = sums[measure.name].masked_fill(~known, torch.nan)
         return UserScores(sums, sums.pop(LOSSES), self.counts * self.answered)
 
-    def pooled(self, group: str, sums: Params, counts: Tensor) -> dict[str, float]:
-        """Measures and mean loss over all users' samples, each of which counts once.
 
-        A measure that is not a sum is left out: it would need everybody's predictions.
-        """
-        count = counts.sum()
-        measures = [measure for measure in self.client.measures if measure.of_outputs is None]
-        values = {f"{group}/{one.name}": float(one.value(sums[one.name].sum(0), count)) for one in measures}
-        return values | {f"{group}/loss": float(sums[LOSSES].sum() / count)}
+def pooled_metrics(
+    group: str, sums: Mapping[str, Tensor], counts: Tensor, measures: Sequence[Measure]
+) -> dict[str, float]:
+    """Measures and mean loss over all users' samples, each of which counts once, from each user's sums.
+
+    A measure that is not a sum is left out: it would need everybody's predictions.
+    """
+    count, of_sums = counts.sum(), [measure for measure in measures if measure.of_outputs is None]
+    values = {f"{group}/{one.name}": float(one.value(sums[one.name].sum(0), count)) for one in of_sums}
+    return values | {f"{group}/loss": float(sums[LOSSES].sum() / count)}
 
 
 class NodeRoundEvaluator(RoundEvaluator):
@@ -100,11 +104,6 @@ class NodeRoundEvaluator(RoundEvaluator):
         self.nodes.require_some([*answers], f"its scores after round {number}")
         self.collect(answers)
         return super()._evaluate(cohort, model, number)
-
-    @property
-    def answered(self) -> int:
-        """How many users have sent their sums."""
-        return int(self.evaluator.answered.sum())
 
     def pooled_scores(self, models: Sequence[Mapping[str, Tensor]]) -> list[float]:
         """The task's first measure of each of these models, on the tests of all users."""

@@ -1,7 +1,5 @@
 """What the server knows of a cohort: models and the states that live there. What stays with a client is not read."""
 
-import torch
-
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort
 from fedlit.client.messages import Message
@@ -14,7 +12,9 @@ from fedlit.rounds.gathering import Gatherer
 from fedlit.server.server import Server
 
 TRAINED_IN = "node.round"
-"""A number for each client at the server: the round of the run whose rows count. A state's name has no dots."""
+"""A number for each client at the server: the round of the run whose rows count, which is that in which it was asked.
+
+A state's name has no dots."""
 
 
 class ServerGatherer(Gatherer):
@@ -39,10 +39,9 @@ class ServerParts(RoundParts):
     def rows_of(self, cohort: TrainedCohort) -> Params:
         """Stacked: the states that live at the server, x_i where the server keeps it, and the round."""
         names = row_names(at_server_values(self.client), cohort.params)
-        rows = {name: value for name, value in cohort.state.items() if name in names}
+        rows = {name: value for name, value in cohort.state.items() if name in (*names, TRAINED_IN)}
         if "local" in at_server_values(self.client):
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
-        rows[TRAINED_IN] = torch.full((len(cohort.clients),), cohort.run_round)
         return rows
 
 

@@ -98,6 +98,10 @@ class ServerProtocol(ABC):
         """One row for each server, before clocks advance: the round that it is in, or that ends with this event."""
         return {}
 
+    def finish_times(self) -> dict[int, float]:
+        """Server -> seconds at which its reports were there, if no clock of ours says so; before clocks advance."""
+        return {}
+
     def metrics(self) -> dict[str, float]:
         """The protocol's own numbers of a round."""
         return {}

@@ -331,6 +331,8 @@ class Round:
                 if record.users is not None:
                     folder.append_clients(number, self.records(record))
                 folder.append_metrics(number, state.history.row(record.values))
+                if record.happened is not None:
+                    folder.append_event(number, record.happened.plain())
             state.clients.commit()
             state.add(number, record, self.shown_model)
             self.host.count_rounds()

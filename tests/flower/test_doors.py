@@ -51,5 +51,5 @@ def test_nodes_get_through_from_everywhere() -> None:
 def test_an_answer_that_is_much_larger_than_the_message_is_not_taken() -> None:
     from fedlit.flower.server_app import oversized
 
-    assert oversized(bytes(100), bytes(10)) is None
-    assert oversized(bytes(2**26 + 81), bytes(10)) == "sent 67,108,945 bytes, and at most 67,108,944 are taken"
+    assert oversized(bytes(100), 10) is None
+    assert oversized(bytes(2**26 + 81), 10) == "sent 67,108,945 bytes, and at most 67,108,944 are taken"

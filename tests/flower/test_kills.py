@@ -82,8 +82,9 @@ class Place:
         for name in (*self.programs_of(2)[:1], *self.programs_of(3)):
             os.kill(started[name].process.pid, signal.SIGKILL)
         for number in (1, 3):
-            os.kill(self.place.workers[number], signal.SIGKILL)
-            os.waitpid(self.place.workers[number], 0)
+            worker = self.place.workers.pop(number)
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
 
     def start_again(self) -> None:
         gone = {name for number in (2, 3) for name in self.programs_of(number)}

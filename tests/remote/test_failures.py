@@ -182,6 +182,7 @@ def test_other_nodes_cannot_continue_a_run(tmp_path: Path) -> None:
     trainer.use_loop(partial(RemoteLoop, nodes=Nodes(renamed, list(told)), model={}))
     with pytest.raises(ResumeError, match="began with the nodes node-0"):
         trainer.fit(client(), datamodule=ToldData(told), ckpt_path=checkpoint)
+    assert trainer.loop.rounds_done == 0, "nothing was restored that an error could save"
 
 
 def test_what_cannot_run_apart_is_refused_with_the_part_and_the_reason(tmp_path: Path) -> None:
