@@ -13,21 +13,17 @@ import pytest
 from pytorch_lightning import Callback, LightningModule, Trainer
 
 from fedlit.cli.data_export import export_clients, names_of_clients
+from fedlit.cli.fit import fit
 from fedlit.cli.flower_run import train
-from fedlit.client.messages import Message
 from fedlit.config.flower_cli import FlowerCLI
-from fedlit.data.client_file import ClientFile
 from fedlit.errors import ProcessError
 from fedlit.experiments.conformance.problem import largest_gap
 from fedlit.flower.superlink import Listening, start_superlink, submitted
 from fedlit.flower.timings import family_of
 from fedlit.flower.trial import Trial, trial
-from fedlit.remote.in_process import InProcessLink
-from fedlit.remote.link import Answers
 from fedlit.remote.loop import RemoteLoop
-from fedlit.remote.node import Node
-from fedlit.remote.nodes import Nodes, meet
-from fedlit.remote.told_data import ToldData
+from fedlit.results.events import read_events
+from tests.flower.compared import difference, held_by_nodes
 
 pytestmark = [
     pytest.mark.slow,
@@ -98,68 +94,33 @@ class Place:
         time.sleep(20)  # SuperNodes start, and tell the server that they are there
 
 
-class Watched(Callback):
-    """Notes who was in the cohort of each round, and when it ended."""
-
-    def __init__(self) -> None:
-        self.cohorts: dict[int, list[int]] = {}
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loop = trainer.loop  # type: ignore[attr-defined]
-        self.cohorts[loop.rounds_done] = [
-            k for k in range(NODES) if loop.states.has(k) and loop.states.row("node.round", k) == loop.rounds_done
-        ]
-
-
-class Replay(InProcessLink):
-    """The same nodes are missing in the same rounds."""
-
-    cohorts: Mapping[int, list[int]]
-
-    def ask(self, messages: Mapping[str, Message]) -> Answers:
-        rounds = {message["run_round"] for message in messages.values() if message["kind"] == "train"}
-        gone = {f"client-{k}" for number in rounds for k in range(NODES) if k not in self.cohorts[number]}
-        answers = super().ask({name: message for name, message in messages.items() if name not in gone})
-        return Answers(answers.came, dict.fromkeys(gone & messages.keys(), "is gone"))
-
-
 def test_nodes_that_are_killed_go_on_with_their_rows_and_a_replay_has_the_same_bits(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At three moments: before the first round, while they train, and between two rounds."""
     caplog.set_level("WARNING", "fedlit")
-    words = [*WORDS, "--trainer.rounds", "7"]
+    words, real, replay = [*WORDS, "--trainer.rounds", "7"], tmp_path / "real", tmp_path / "replay"
     with trial(NODES) as place:
-        cli = FlowerCLI([*words, "--run", str(tmp_path / "real")])
-        files = export_clients(cli.datamodule, 0, place.data)
+        cli = FlowerCLI([*words, "--run", str(real)])
+        export_clients(cli.datamodule, 0, place.data)
         names = names_of_clients(cli.datamodule)
         listening = place.start_nodes(names, tmp_path / "rows", secure=False)
-        victims, watched = Place(place, names, listening), Watched()
+        victims = Place(place, names, listening)
         kills, starts = ((1, "before"), (3, "in"), (5, "after")), ((2, "before"), (4, "before"), (7, "before"))
         accidents = Accidents(dict.fromkeys(kills, victims.kill) | dict.fromkeys(starts, victims.start_again))
-        cli.trainer.callbacks += [accidents, watched]
+        cli.trainer.callbacks.append(accidents)
         with submitted(place.programs, listening, place.folder, 120) as link:
             assert train(cli, link, link.wait_for_nodes(NODES, 300, place.programs.check)) == 0
-            print(*(f"{one.kind} {one.node} {one.total:.1f} s" for one in link.timings.each), sep="\n")
-    print(caplog.text, watched.cohorts)
-    again = FlowerCLI([*words, "--run", str(tmp_path / "replay")])
-    nodes = {}
-    for name, file in zip(names, files, strict=True):
-        own = ClientFile(file)
-        own.setup()
-        nodes[name] = Node(name, own, tmp_path / "again" / name, lambda described: FlowerCLI(words).model)
-    replay = Replay(nodes)
-    replay.cohorts = watched.cohorts
-    told = meet(replay, names)
-    again.trainer.use_loop(partial(RemoteLoop, nodes=Nodes(replay, names), model={}))
-    again.trainer.fit(again.model, datamodule=ToldData(told))
-    assert watched.cohorts[2] == watched.cohorts[4] == watched.cohorts[7] == [0, 1, 2, 3], "they come back"
-    assert watched.cohorts[1] == watched.cohorts[6] == [0]
-    ours, theirs = (dict(one.trainer.loop.server.model) for one in (cli, again))
-    assert largest_gap(ours, theirs) == 0
-    rows = {f"{file.parent.parent.name}/{file.name}": file.read_bytes() for file in tmp_path.glob("rows/*/*/*.rows")}
-    replayed = {f"{f.parent.parent.name}/{f.name}": f.read_bytes() for f in tmp_path.glob("again/*/*/*.rows")}
-    assert {name: rows[name] for name in replayed} == replayed
+    events = read_events(real / "events.jsonl")
+    missing = {number: events.of(number).trained[0].missing for number in range(1, 8)}
+    print(caplog.text, missing, [events.of(number).trained[0].answered for number in range(1, 8)])
+    assert {number for number in missing if not missing[number]} >= {2, 4, 7}, "they come back"
+    assert missing[1].keys() == missing[6].keys() == {1, 2, 3}
+    replayed = [*words, "--trainer.engine", "sequential", "--replay", str(real / "events.jsonl"), "--run", str(replay)]
+    assert fit(replayed) == 0
+    loop = cli.trainer.loop
+    assert isinstance(loop, RemoteLoop)
+    assert difference(real, replay, held_by_nodes(tmp_path / "rows", names, loop.run_id)) == []
 
 
 # ---- the server ------------------------------------------------------------------------------------------------------
