@@ -78,7 +78,7 @@ class NodeTraining(LocalTraining):
         if len(came) < len(cohort.clients):
             cohort = cohort.take(came)
         replies = [self.fields_of(cohort, k, answers[client]) for k, client in enumerate(cohort.clients)]
-        return join_replies(cohort, [[k] for k in range(len(replies))], replies)  # a reply holds one client
+        return join_replies(cohort, replies)
 
     def accepts(self, cohort: Cohort, position: int, answers: Mapping[int, Message]) -> bool:
         """Whether an answer is what this client has to send; if not, it is logged, and the client is left out."""

@@ -47,7 +47,7 @@ def options(cloud: Cloud) -> dict[str, Any]:
 def real(client: Callable[[], Client], cloud: Cloud, link: DelayedLink, folder: Path, **more: Any) -> Federated:
     """A federation at a real pace, on this link."""
     told = meet(link, link.present())
-    trainer = new_trainer(**options(cloud), run=str(folder), **more)
+    trainer = new_trainer(**(options(cloud) | more), run=str(folder))
     trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model={}, pace="real"))
     trainer.fit(client(), datamodule=ToldData(told))
     return Federated(trainer, link.nodes, link)  # type: ignore[arg-type]  # the link counts nothing here
@@ -112,6 +112,19 @@ def test_a_server_does_not_wait_for_another_one(tmp_path: Path) -> None:
     assert times == sorted(times)
     asked = link.asked
     assert asked["node-2"] == 2, "it was asked once before the fourth event, and once after it"
+
+
+def test_a_server_waits_for_all_its_nodes(tmp_path: Path) -> None:
+    client = partial(make, FedAvg)
+    link = nodes(client, tmp_path / "nodes")
+    link.delay = lambda name, times: {"node-0": 1.0, "node-1": 3.0, "node-2": 2.0, "node-3": 1.5}[name]
+    real(client, Cloud(servers=2), link, tmp_path / "real", clients_per_round=2)
+    asked = [one.trained for one in read_events(tmp_path / "real" / "events.jsonl").rounds[1:]]
+    assert [[one.clients for one in servers.values()] for servers in asked] == [[[0, 1], [2, 3]]] * ROUNDS
+    first = read_events(tmp_path / "real" / "events.jsonl").of(1)
+    assert [*first.trained[1].answered] == [3, 2], "in the order of their answers"
+    assert first.time_s == pytest.approx(3.0, abs=0.1)
+    assert first.finish_s[1] == pytest.approx(2.0, abs=0.1)
 
 
 @dataclass

@@ -72,9 +72,10 @@ def users(folder: Path) -> str:
 class Gone(InProcessLink):
     """Nobody measures the model of one round."""
 
-    number = 3
+    number, run = 3, ""
 
     def ask(self, messages: Mapping[str, Message]) -> Answers:
+        self.run = next(iter(messages.values())).get("run", "")
         is_asked = any(one["kind"] == "evaluate" and one["number"] == self.number for one in messages.values())
         return Answers({}, dict.fromkeys(messages, "is gone")) if is_asked else super().ask(messages)
 
@@ -141,6 +142,8 @@ def test_a_round_that_is_undone_leaves_no_line_and_the_resumed_run_goes_on_with_
         start(resume=False)
     before = (folder / "events.jsonl").read_text()
     assert [one.round for one in read_events(folder / "events.jsonl").rounds] == [0, 1, 2]
+    with (folder / "events.jsonl").open("a") as file:  # as a kill leaves it, after a line and before a checkpoint
+        file.write(event_line(RoundEvents(3, 99.0).plain(), link.run) + '{"round": 4, "ti')
     link.number = 0
     start(resume=True)
     assert (folder / "events.jsonl").read_text().startswith(before)
