@@ -30,7 +30,14 @@ def status_of(path: str, caller: tuple[str, int] | None) -> int:
     async def receive() -> dict[str, object]:
         return {"type": "http.request"}
 
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "client": caller, "server": HERE}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "headers": [],
+        "client": caller,
+        "server": HERE,
+    }
     asyncio.run(NodesAlone(let_through)(scope, receive, send))
     return answers[0]
 

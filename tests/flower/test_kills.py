@@ -18,6 +18,7 @@ from fedlit.cli.flower_run import train
 from fedlit.config.flower_cli import FlowerCLI
 from fedlit.errors import ProcessError
 from fedlit.experiments.conformance.problem import largest_gap
+from fedlit.flower.link import FlowerLink
 from fedlit.flower.superlink import Listening, start_superlink, submitted
 from fedlit.flower.timings import family_of
 from fedlit.flower.trial import Trial, trial
@@ -36,7 +37,7 @@ WORDS = [
     *("--trainer.clients_per_round", str(NODES), "--trainer.eval_every", "100", "--trainer.enable_progress_bar"),
     *("false", "--model", "FedBC", "--model.start_from", "local", "--model.dual_lr", "0.1", "--model.lr", "0.01"),
     *("--model.net", "fedlit.Softmax", "--model.net.num_features", "60", "--model.net.num_classes", "10"),
-    *("--model.local_steps", "8000"),  # some seconds, so that a kill can fall into them
+    *("--model.local_steps", "3000"),  # some seconds, so that a kill can fall into them
 ]
 
 
@@ -67,6 +68,8 @@ class Accidents(Callback):
 class Place:
     """The processes of nodes 1, 2 and 3: of the first the worker is killed, of the second the SuperNode, then all."""
 
+    link: FlowerLink
+
     def __init__(self, place: Trial, names: list[str], listening: Listening) -> None:
         self.place, self.names, self.listening = place, names, listening
 
@@ -91,7 +94,7 @@ class Place:
             self.place.workers[number] = self.place.fork_worker(number)
         for number in (2, 3):
             self.place.start_node(number, self.names[number], self.listening)
-        time.sleep(20)  # SuperNodes start, and tell the server that they are there
+        self.link.wait_for_nodes(NODES, 200, lambda: None)
 
 
 def test_nodes_that_are_killed_go_on_with_their_rows_and_a_replay_has_the_same_bits(
@@ -110,6 +113,7 @@ def test_nodes_that_are_killed_go_on_with_their_rows_and_a_replay_has_the_same_b
         accidents = Accidents(dict.fromkeys(kills, victims.kill) | dict.fromkeys(starts, victims.start_again))
         cli.trainer.callbacks.append(accidents)
         with submitted(place.programs, listening, place.folder, 120) as link:
+            victims.link = link
             assert train(cli, link, link.wait_for_nodes(NODES, 300, place.programs.check)) == 0
     events = read_events(real / "events.jsonl")
     missing = {number: events.of(number).trained[0].missing for number in range(1, 8)}

@@ -211,3 +211,14 @@ def test_a_node_with_the_key_of_another_is_refused(tmp_path: Path) -> None:
     link.nodes["node-1"].name = "node-7"
     with pytest.raises(ConfigError, match="The node with the key of node-1 was started as --name node-7"):
         meet(link, link.present())
+
+
+def test_a_node_with_more_classes_than_the_net_has_outputs_is_refused(tmp_path: Path) -> None:
+    client = partial(make, FedAvg)
+    link = federation(client, TINY, tmp_path)
+    told = meet(link, link.present())
+    told["node-2"]["classes"] = 7
+    trainer = new_trainer(rounds=1, clients_per_round=3)
+    trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model={}))
+    with pytest.raises(ConfigError, match="has 7 classes. Give the net at least 7 outputs"):
+        trainer.fit(client(), datamodule=ToldData(told))
