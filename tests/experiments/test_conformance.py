@@ -29,7 +29,6 @@ from tests.problems import traced_program
 QUICK = [
     checks.resumes_exactly,
     checks.order_does_not_matter,
-    checks.processes_agree,
     checks.newcomers_change_nothing,
     checks.differs_from_averaging,
 ]
@@ -83,6 +82,20 @@ def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
     found += [one(entry.make, dict(entry.trainer), FEW_STEPS) for one in QUICK]
     found += checks.nodes_agree(entry.make, dict(entry.trainer), FEW_STEPS)
     assert [one for one in found if not one.passed] == []
+
+
+SEVERAL = (
+    *("FedAvg", "FedBC, from its own model", "FedDyn", "Ditto, interleaved", "Per-FedAvg, exact", "local only"),
+    "FedProx + FedAdam + Exp-α",
+)
+"""Kinds that tests/engines/test_processes.py lacks."""
+
+
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but(SEVERAL, CASES))
+def test_two_processes_give_the_bits_of_one(name: str) -> None:
+    entry = CASES[name]
+    assert checks.processes_agree(entry.make, dict(entry.trainer), FEW_STEPS).passed
 
 
 def test_there_are_outsiders_with_rows() -> None:
