@@ -1,6 +1,4 @@
-"""FederatedLoop: Lightning's hooks around a `RoundPlayer`.
-
-It is the only file that touches protected names of Lightning's loops.
+"""FederatedLoop: Lightning's hooks around a `Round`. The only file that touches protected names of Lightning's loops.
 
 It subclasses Lightning's fit loop, so that callbacks, loggers and checkpoints find what they expect; one Lightning
 *epoch* is one *round*. A checkpoint always holds the state at a round's end; one that is requested inside a round is
@@ -37,7 +35,7 @@ from fedlit.rounds.assembly import Assembly, RoundParts, create_protocol
 from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.interrupts import StopRequest
 from fedlit.rounds.protocol import ServerProtocol
-from fedlit.rounds.round import RoundPlayer
+from fedlit.rounds.round import Round
 from fedlit.rounds.run_state import RunState
 from fedlit.server.base import ServerCallback, has_hook
 from fedlit.server.server import Server
@@ -45,11 +43,11 @@ from fedlit.server.weights import Weighting
 
 
 class FederatedLoop(_FitLoop):
-    """Rounds instead of epochs (`round.RoundPlayer`)."""
+    """Rounds instead of epochs (`round.Round`)."""
 
-    round_class: type[RoundPlayer] = RoundPlayer
+    round_class: type[Round] = Round
     """The class that plays a round; another one if servers are processes."""
-    round: RoundPlayer
+    round: Round
     parts: RoundParts
     """The parts that play rounds; set by `setup_data`."""
 

@@ -1,4 +1,4 @@
-"""RoundPlayer: plays a round, from the draw of its clients to the commit of its results.
+"""Round: plays a round, from the draw of its clients to the commit of its results.
 
 A round is a transaction. Servers, clocks and clients' rows change while it is played, and are put back if anything
 raises before `commit`; files get its results in `commit` alone. It knows nothing of Lightning; what it needs of the run
@@ -76,7 +76,7 @@ class Stopwatch:
     train_ended: float
 
 
-class RoundPlayer:
+class Round:
     """Plays one round at each call of `play`:
 
         next_event         which servers step: the only one, or those of a cloud that have their reports first; the

@@ -15,14 +15,14 @@ from fedlit.rounds.loop import FederatedLoop
 from fedlit.rounds.nodes.messages import Wire
 from fedlit.rounds.nodes.plan import NodeProcess, Plan
 from fedlit.rounds.protocol import ServerRecords
-from fedlit.rounds.round import RoundPlayer, Stopwatch
+from fedlit.rounds.round import Round, Stopwatch
 from fedlit.rounds.run_state import RoundRecord
 
 ONE_BY_ONE = Request(engine="sequential")
 """A process trains its clients one after the other; the processes run in parallel."""
 
 
-class NodeRound(RoundPlayer):
+class NodeRound(Round):
     """A round without measurements, which the coordinator makes."""
 
     def measure(

@@ -29,7 +29,7 @@ from fedlit.rounds.nodes.measured_latency import Latencies
 from fedlit.rounds.nodes.plan import NodeProcess
 from fedlit.rounds.nodes.supervisor import Heard, Supervisor
 from fedlit.rounds.protocol import Event, ServerRecords
-from fedlit.rounds.round import RoundPlayer
+from fedlit.rounds.round import Round
 from fedlit.server.cloud import Cloud
 from fedlit.server.server import Server, Snapshot
 
@@ -203,7 +203,7 @@ class OneServerProtocol(CoordinatorProtocol):
         return super().state_dict() | {"formed": 0}
 
 
-class CoordinatorRound(RoundPlayer):
+class CoordinatorRound(Round):
     """A round whose servers are processes."""
 
     host: "CoordinatorLoop"
