@@ -47,6 +47,7 @@ def federation_parser(command: str, description: str | None) -> argparse.Argumen
         "given), or trainer.clock, with fit's numbers (clock)",
     )
     parser.add_argument("--insecure", action="store_true", help="without TLS and keys, on a network that you trust")
+    parser.add_argument("--timings", action="store_true", help="print seconds by phase, and memory, at the end")
     return parser
 
 

@@ -16,6 +16,7 @@ from fedlit.client.messages import Message, pack, unpack
 from fedlit.client.row_layout import bytes_as_tensor
 from fedlit.errors import MessageError, ProcessError
 from fedlit.flower.frames import ClosedError, Head, receive, send
+from fedlit.flower.timings import Timings
 from fedlit.remote.link import Answer, Link
 
 log = logging.getLogger("fedlit")
@@ -46,8 +47,10 @@ class FlowerLink(Link):
         self.path.chmod(0o600)
         self._listening.listen()
         self._app: socket.socket | None = None
-        self.sent_bytes = self.received_bytes = 0
-        """Of all messages so far, without what Flower adds."""
+        self.timings = Timings()
+        """Of all answers so far."""
+        self._kind_of: dict[int, str] = {}
+        """Posting -> the kind of its messages."""
         self._postings = 0
         self._frames: Queue[Frame | Exception] = Queue()
 
@@ -111,7 +114,7 @@ class FlowerLink(Link):
         self._postings += 1
         head = {"kind": "post", "posting": self._postings, "names": list(messages), "deadline": self.deadline}
         self._send(head, contents)
-        self.sent_bytes += sum(map(len, contents))
+        self._kind_of[self._postings] = next((str(message.get("kind")) for message in messages.values()), "")
         return self._postings
 
     def collect(self) -> list[Answer]:
@@ -123,7 +126,7 @@ class FlowerLink(Link):
         if head["missing"] is not None:
             return Answer(posting, name, None, str(head["missing"]), at)
         [content] = contents
-        self.received_bytes += len(content)
+        self.timings.add(self._kind_of[posting], name, head["seconds"])
         try:
             return Answer(posting, name, unpack(bytes_as_tensor(content)), at=at)
         except MessageError as error:

@@ -3,8 +3,9 @@
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort
 from fedlit.client.messages import Message
-from fedlit.client.specs import INITIAL, FirstValues, Lives, lives_of, row_names, sent_values
+from fedlit.client.specs import FirstValues, Lives, lives_of, row_names, sent_values
 from fedlit.client.states import ClientStates
+from fedlit.client.traffic import begins_at_z0
 from fedlit.params import Params, with_prefix
 from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.gathering import Gatherer
@@ -80,9 +81,3 @@ def training_request(client: Client, cohort: Cohort, position: int, states: Clie
         "rows_of": base,
         **({"initial": initial} if base is None and begins_at_z0(client) else {}),
     }
-
-
-def begins_at_z0(client: Client) -> bool:
-    """Whether a state that lives with the client has z^0 as its first value."""
-    lives = lives_of(client.state_spec())
-    return any(lives[name] is not Lives.SERVER and first is INITIAL for name, first in client.first_values().items())

@@ -13,7 +13,7 @@ from fedlit.client.row_layout import name_of
 from fedlit.engines.choose import Request
 from fedlit.errors import ResumeError
 from fedlit.evaluation.round_evaluator import EvaluationOptions
-from fedlit.remote.checks import check_federation
+from fedlit.remote.checks import check_federation, left_out
 from fedlit.remote.evaluation import NodeRoundEvaluator
 from fedlit.remote.gathering import ServerGatherer, ServerParts
 from fedlit.remote.inbox import Inbox
@@ -95,6 +95,8 @@ class RemoteLoop(FederatedLoop):
         """As in the base, but nodes train and measure."""
         parts = super().assemble()
         check_federation(self.client, self.measures, parts.told, self.trainer.precision)
+        if (remark := left_out(self.client)) is not None:
+            log.info(remark)
         self.nodes.plan_of = lambda client: self.plan(parts, client)
         models = parts.round_evaluator.models
         kept = {item.name: getattr(parts, item.name) for item in fields(parts)}

@@ -1,7 +1,7 @@
 """Nodes: the clients of a run as the server sees them. Client k is the node with the k-th name."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from fedlit.client.messages import Message
 from fedlit.errors import ProcessError, require
@@ -29,6 +29,8 @@ class Nodes:
         """Nodes that did not answer last time, and why."""
         self.asked: dict[str, Asked] = {}
         """train, evaluate or score -> the clients that were asked for it last."""
+        self._told: set[int] = set()
+        """Clients whose nodes were told the run."""
         self._reasons: dict[str, str] = {}
         """What the link says of nodes that have not answered the present request."""
         self._after_s: dict[int, float] = {}
@@ -37,17 +39,17 @@ class Nodes:
     def ask(self, kind: str, requests: Mapping[int, Message]) -> dict[int, Message]:
         """Client -> its node's answer, in the order of the requests; who did not answer is logged and left out.
 
-        A node that does not know the run, because it is new or was started again, is told and asked once more.
+        A node is told the run with its first request, and again if it does not know it, because it was started again.
         """
         if not requests:
             return {}
         messages = self.addressed(kind, requests)
         self._reasons, self._after_s = {}, {}
-        answers = self._exchange(messages)
+        answers = self._exchange(self._with_plans(messages, messages.keys() - self._told))
+        self._told |= answers.keys()
         strangers = [client for client, answer in answers.items() if "unknown_run" in answer]
         if strangers:
-            plans = {client: {"plan": self.plan_of(client).message()} for client in strangers}
-            answers |= self._exchange({client: messages[client] | plans[client] for client in strangers})
+            answers |= self._exchange(self._with_plans({client: messages[client] for client in strangers}, strangers))
         came = {client: answer for client, answer in answers.items() if not answer.keys() & {"unknown_run", "failed"}}
         why = {client: answer.get("failed", "does not know the run") for client, answer in answers.items()}
         why = {client: self._reasons.get(self.names[client], "did not answer") for client in requests} | why
@@ -60,6 +62,11 @@ class Nodes:
         """The requests as messages of this run."""
         run = self.plan_of(next(iter(requests))).run
         return {client: {**request, "kind": kind, "run": run} for client, request in requests.items()}
+
+    def _with_plans(self, messages: Mapping[int, Message], new: Collection[int]) -> dict[int, Message]:
+        """The messages, with the plan of the run for these clients."""
+        plans = {client: {"plan": self.plan_of(client).message()} for client in new}
+        return {client: message | plans.get(client, {}) for client, message in messages.items()}
 
     def _exchange(self, messages: Mapping[int, Message]) -> dict[int, Message]:
         answers = self.link.ask({self.names[client]: message for client, message in messages.items()})
@@ -106,4 +113,10 @@ def meet(link: Link, names: Sequence[str]) -> dict[str, Message]:
     if failed:
         name, why = next(iter(failed.items()))
         raise ProcessError(f"{name} {why}, so the run cannot begin.")
+    for name, answer in answers.came.items():
+        require(
+            answer["name"] == name,
+            f"The node with the key of {name} was started as --name {str(answer['name'])[:50]}. Start it with --name "
+            f"{name}, or give it its own key.",
+        )
     return {name: answers.came[name] for name in sorted(names)}

@@ -94,14 +94,19 @@ class ReplayedEvaluator(Evaluator):
     def without_missing(self, users: UserScores) -> UserScores:
         """The scores, as if missing users had no tests."""
         if not self.missing:
-            return users
+            return replace(users, predicted={})  # nobody has all predictions
         sums = self.of_answered({**users.sums, LOSSES: users.losses})
         return UserScores(sums, sums.pop(LOSSES), self.counts * self.answered)
 
     def of_answered(self, sums: Mapping[str, Tensor]) -> Params:
-        """The sums, with zeros for missing users."""
-        answered = self.answered
-        return {name: value * answered.reshape(-1, *[1] * (value.dim() - 1)) for name, value in sums.items()}
+        """The sums, with zeros for missing users; NaN for a measure that is not a sum."""
+        values = {measure.name for measure in self.client.measures if measure.of_outputs is not None}
+        none = {name: torch.nan if name in values else 0.0 for name in sums}
+        known = self.answered.bool()
+        return {
+            name: value.masked_fill(~known.reshape(-1, *[1] * (value.dim() - 1)), none[name])
+            for name, value in sums.items()
+        }
 
 
 class ReplayedRoundEvaluator(RoundEvaluator):
