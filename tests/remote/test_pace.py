@@ -18,6 +18,7 @@ from fedlit.experiments.conformance.federation import Federated, federation
 from fedlit.experiments.conformance.problem import TINY, everything, largest_gap, new_trainer
 from fedlit.remote.link import Answer
 from fedlit.remote.loop import RemoteLoop
+from fedlit.remote.node import Node
 from fedlit.remote.nodes import Nodes, meet
 from fedlit.remote.replay import ReplayLoop
 from fedlit.remote.told_data import ToldData
@@ -140,6 +141,22 @@ class Failing(DelayedLink):
         if is_training and self.asked.get(name, 0) in self.failing.get(name, ()):
             return Answer(posting, name, None, "did not answer within 60 s", self.now())
         return super().answer_to(posting, name, message)
+
+
+@dataclass
+class Forgetful(DelayedLink):
+    """A node that knows no run, whatever it is told."""
+
+    def ask_one(self, node: Node, message: Message) -> Message:
+        knows = node.name != "node-2" or message["kind"] == "hello"
+        return super().ask_one(node, message) if knows else {"unknown_run": True}
+
+
+def test_a_node_that_never_knows_the_run_is_missing(tmp_path: Path) -> None:
+    client = partial(make, FedAvg)
+    link = Forgetful(federation(client, TINY, tmp_path / "nodes").nodes)
+    real(client, ASYNC, link, tmp_path / "real")
+    assert steps(tmp_path / "real") == [[0, 2]] * ROUNDS
 
 
 def test_a_server_none_of_whose_nodes_answered_asks_again_while_the_others_go_on(tmp_path: Path) -> None:
