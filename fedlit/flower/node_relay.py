@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Event, Thread
 
 import httpx
-from flwr.app import Context, Error, Message
+from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
 from flwr.supercore.constant import TaskType
@@ -82,21 +82,25 @@ class Relay:
         client, began = self.client(RuntimeTokenHttpInterceptor(token)), time.monotonic()
         try:
             with beating(client) as is_over:
-                message, context, run, _ = pull_task_input(client)
-                try:
-                    if kind != TaskType.CLIENT_APP:
-                        raise NotOursError(f"it is for a {kind}")
-                    reply = self.answer(message, is_over, time.monotonic() - began)
-                except NotOursError as error:
-                    reply = refusal(message, run.run_id, error)
-                self.hand_back(client, reply, context)
+                message, context, _, _ = pull_task_input(client)
+                reply = self.replied(message, kind, is_over, time.monotonic() - began)
+                push_message(client, reply, context)
+                push_task_output(client, None, SubStatus.COMPLETED, "")
         finally:
             client.close()
 
-    def hand_back(self, client: RuntimeHttpClient, reply: Message, context: Context) -> None:
-        """Give the SuperNode the answer."""
-        push_message(client, reply, context)
-        push_task_output(client, None, SubStatus.COMPLETED, "")
+    def replied(self, message: Message, kind: str, is_over: Event, fetched: float) -> Message:
+        """The answer to a message, or an error if it is not fedlit's; its arguments are those of `answer`.
+
+        Args:
+            kind: of the program that Flower would start for it.
+        """
+        try:
+            if kind != TaskType.CLIENT_APP:
+                raise NotOursError(f"it is for a {kind}")
+            return self.answer(message, is_over, fetched)
+        except NotOursError as error:
+            return refusal(message, error)
 
     def answer(self, message: Message, is_over: Event, fetched: float) -> Message:
         """The name of the node, or the worker's answer; a plain answer says why there is no other.
@@ -120,9 +124,11 @@ class Relay:
         return Message(records_of(seconds, content), reply_to=message)
 
 
-def refusal(message: Message, run: int, why: Exception) -> Message:
+def refusal(message: Message, why: Exception) -> Message:
     """The answer to a message of an app that is not fedlit's; none of its code was loaded."""
-    log.warning("A message of run %s was refused: this node runs no app that was submitted (%s).", run, why)
+    log.warning(
+        "A message of run %s was refused: this node runs no app that was submitted (%s).", message.metadata.run_id, why
+    )
     reason = "This node runs what its owner has installed, and no app that was submitted."
     return Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=message)
 

@@ -2,6 +2,9 @@
 
 import asyncio
 from importlib.util import find_spec
+from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -53,3 +56,34 @@ def test_an_answer_that_is_much_larger_than_the_message_is_not_taken() -> None:
 
     assert oversized(bytes(100), 10) is None
     assert oversized(bytes(2**26 + 81), 10) == "sent 67,108,945 bytes, and at most 67,108,944 are taken"
+
+
+# ---- the relay of a node ---------------------------------------------------------------------------------------------
+
+
+def answered(plain: dict[str, str] | None, tmp_path: Path) -> Any:
+    """The reply of a relay without a worker to a message with these records; of another app if they are None."""
+    from flwr.app import ConfigRecord, Message, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from fedlit.flower.node_relay import Relay
+    from fedlit.flower.records import records_of
+
+    TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 2, 3  # of who makes a message
+    records = RecordDict({"theirs": ConfigRecord({"x": 1})}) if plain is None else records_of(plain)
+    relay = Relay("127.0.0.1:1", b"secret", "clinic-a", str(tmp_path / "none.sock"))
+    return relay.replied(Message(records, 1, "query"), "flwr-clientapp", Event(), 0.0)
+
+
+def test_a_relay_tells_its_name_and_that_it_has_no_worker(tmp_path: Path) -> None:
+    from fedlit.flower.records import plain_of
+
+    assert plain_of(answered({"kind": "who"}, tmp_path).content) == {"name": "clinic-a"}
+    failed = plain_of(answered({"kind": "message"}, tmp_path).content)["failed"]
+    assert failed.startswith("has no worker that answers (FileNotFoundError")
+
+
+def test_a_message_of_another_app_is_answered_with_an_error(tmp_path: Path) -> None:
+    reply = answered(None, tmp_path)
+    assert reply.has_error()
+    assert reply.error.reason == "This node runs what its owner has installed, and no app that was submitted."
