@@ -11,6 +11,7 @@ from fedlit.engines.choose import EngineChoice, Request, check_same_engine, stay
 from fedlit.evaluation.history import Best, History, ServerHistory
 from fedlit.params import Params
 from fedlit.ranks import Ranks
+from fedlit.results.events import RoundEvents
 from fedlit.rounds.protocol import ServerProtocol, ServerRecords
 from fedlit.server.server import Server
 
@@ -31,6 +32,8 @@ class RoundRecord:
     """The record of each server, if there are several and the round is evaluated."""
     global_model: Params = field(default_factory=dict)
     """The model that is measured as the global one, so that callbacks are called only once."""
+    happened: RoundEvents | None = None
+    """What is written to events.jsonl; None in a simulation."""
 
 
 class RunState:
@@ -43,6 +46,8 @@ class RunState:
         self.rounds_done = 0
         self.clients = ClientStates()
         self.history = History()
+        self.events: list[dict[str, Any]] = []
+        """The lines of events.jsonl, from round 0 on; none in a simulation."""
         self.server_history = ServerHistory()
         self.best = Best()
         self.first_risk: float | None = None
@@ -81,6 +86,8 @@ class RunState:
         """Add a committed round; `best_model` is called for its model if the round is the best so far."""
         self.global_model = record.global_model
         self.history.add(number, record.values)
+        if record.happened is not None:
+            self.events.append(record.happened.plain())
         if record.users is not None:
             self.last_records = record.users
         if record.newcomers is not None:
@@ -100,6 +107,7 @@ class RunState:
             "servers": self.server_history.state_dict(),
             "best": self.best.state_dict(),
             "first_risk": self.first_risk,
+            **({"events": self.events} if self.events else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any], folder: Path | None, ranks: Ranks) -> None:
@@ -111,6 +119,7 @@ class RunState:
         self.server_history.load_state_dict(state["servers"])
         self.best.load_state_dict(state["best"])
         self.first_risk = state["first_risk"]
+        self.events = state.get("events", [])
 
     def continue_with(self, recorded: dict[str, Any], request: Request, processes: int) -> None:
         """Continue with the recorded engine, or with one of the same form for other processes or another device."""
