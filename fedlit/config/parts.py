@@ -1,8 +1,8 @@
 """The client, the data and the fine-tuning of a run, built anew from its config.yaml.
 
 The command line wrote it, or Python did. One from Python describes a run (`description.describe_run`). If all its
-classes can be imported, and a config can hold their arguments, the run can be built from it too; the result is described
-again, and must be the same.
+classes can be imported, and a config can hold their arguments, the run can be built from it too; the result is
+described again, and must be the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
