@@ -187,6 +187,8 @@ def test_what_cannot_run_apart_is_refused_with_the_part_and_the_reason(tmp_path:
         federated(partial(make, Centralized), TINY, tmp_path / "pooled", clients_per_round=1)
     with pytest.raises(ConfigError, match="trainer.extra_metrics asks for global/train_loss"):
         federated(partial(make, FedAvg), TINY, tmp_path / "extra", extra_metrics=["global/train_loss"])
+    with pytest.raises(ConfigError, match="several values, .* nodes fine-tune in one way"):
+        federated(partial(make, FedAvg), TINY, tmp_path / "tuned", finetune_lr=[0.1, 0.2])
     with pytest.raises(ConfigError, match="model.metrics asks for AUROC, but in a federation"):
         federated(partial(make, FedAvg, metrics=["AUROC"]), TINY, tmp_path / "metrics")
 
