@@ -143,7 +143,7 @@ class RemoteLoop(FederatedLoop):
             evaluation_threads=parts.choice.evaluation_threads,
             model=self.model,
             fixed={name: value for name, value in tensors.items() if name not in self.server.model},
-            finetune=None if finetune is None else asdict(finetune),
+            finetune=asdict(finetune[0]) if finetune else None,
             finetune_from=self.measures.finetune_from,
         )
 

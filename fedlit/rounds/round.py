@@ -304,7 +304,8 @@ class Round:
         newcomers = self.parts.newcomers
         if newcomers is None or not (newcomers.is_asked_after(number) or self.host.is_last(number)):
             return None
-        measured = newcomers.measure(self.parts.protocol.servers, number, self.host.call)
+        servers, tuned = self.parts.protocol.servers, self.parts.round_evaluator.tuned
+        measured = newcomers.measure(servers, number, self.host.call, tuned)
         values |= measured.values
         return measured.records
 
