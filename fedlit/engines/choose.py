@@ -52,8 +52,8 @@ log = logging.getLogger("fedlit")
 COMPILE_PAYS_S = 12.0
 """Estimated seconds of the sequential engine above which compiling (about 10 s the first time) pays."""
 FEW_LAYERS = 10
-"""Layers up to which that holds. The loop over steps is one function, and a C++ compiler's time grows with the square
-of its layers: minutes for the 36 of `CharTransformer`, whose large products gain little."""
+"""Layers up to which that holds: a minute for the 36 of an adapted `CharTransformer`. Where the loop calls torch's
+convolutions it owns thousands of tensors, and a C++ compiler's time grows with the square of its layers."""
 MEASURING_PAYS_S = 8.0
 """Estimated seconds of a run's eager evaluation in one thread above which compiling it pays (about 7 s the first time,
 1 s from the cache)."""
@@ -264,7 +264,8 @@ def _workers(request: Request, work: Work, resources: Resources) -> int:
 def _compiling_pays(work: Work, workers: int) -> bool:
     if not mixes_rows(work.client):
         layers = count_layers(work.client.net)
-        return work.seconds >= (COMPILE_PAYS_S if layers <= FEW_LAYERS else layers**2)
+        deep_s = layers**2 if _convolves(work.client) else compile_step_s(work.client)
+        return work.seconds >= (COMPILE_PAYS_S if layers <= FEW_LAYERS else deep_s)
     return work.seconds - work.seconds_by_compiled_steps(workers) >= compile_step_s(work.client)
 
 
