@@ -43,6 +43,8 @@ class MetricGroups:
     """Whether users have a personal model."""
     finetuned: bool = False
     """Whether the personal model is measured again after one more step."""
+    choice: Sequence[str] = ()
+    """Names of the metrics that say which of several fine-tunings was chosen."""
     newcomers: bool = False
     """Whether clients were held back for the whole training."""
     finetuned_newcomers: bool = False
@@ -66,6 +68,7 @@ def round_columns(client: Client, parts: MetricGroups) -> list[str]:
         *(name for measure in measures for name in _means("personal", measure) if parts.personal),
         *(f"personal/{name}" for measure in measures for name in _personal_spread(measure) if parts.personal),
         *(name for measure in measures for name in _means("finetuned", measure) if parts.finetuned),
+        *(parts.choice if parts.finetuned else ()),
         *(name for measure in measures for name in newcomer_columns(measure, parts)),
         *(f"users/{measure.name}_{name}" for measure in measures for name in measure.spread if parts.tested),
         *(f"users/{name}" for name in ("gini", "entropy") if parts.tested),

@@ -97,6 +97,11 @@ METRICS: dict[str, Metric] = {
     "finetuned/pooled_acc": Metric(
         "fine-tuned accuracy, pooled", "after fine-tuning on own data, every sample counts once", "share", "max"
     ),
+    "finetuned/lr": Metric("rate of fine-tuning", "of several, the one that validation chose"),
+    "finetuned/epochs": Metric("epochs of fine-tuning", "of several, those that validation chose"),
+    "finetuned/val_acc": Metric(
+        "fine-tuned validation accuracy", "of the chosen fine-tuning, own validation samples, pooled", "share", "max"
+    ),
     "newcomers/acc": Metric(
         "newcomers' accuracy", "what the algorithm gives to held-back clients, on own test, plain mean", "share", "max"
     ),

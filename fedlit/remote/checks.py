@@ -38,6 +38,11 @@ def check_federation(client: Client, measures: EvaluationOptions, told: Collecti
         "in one place. Leave it out in a federation of nodes.",
     )
     require(
+        len(measures.finetune) < 2,
+        "trainer.finetune_lr or trainer.finetune_epochs has several values, of which validation takes the best, but "
+        "nodes fine-tune in one way, which the server tells them before the first round. Give one value of each.",
+    )
+    require(
         set(told) <= _TOLD,
         f"A weighting or callback needs {', '.join(sorted(set(told) - _TOLD))}, which nodes do not send: it would be a "
         "whole model more. Let the client report it (report_spec), or take another weighting.",

@@ -1,6 +1,5 @@
 """Inbox: reports of nodes as they come, for servers that do not wait for each other."""
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -8,8 +7,6 @@ from fedlit.client.messages import Message
 from fedlit.remote.link import Answer
 from fedlit.remote.nodes import Nodes
 from fedlit.results.events import Asked
-
-log = logging.getLogger("fedlit")
 
 
 @dataclass
@@ -24,6 +21,8 @@ class Asking:
     answers: dict[int, Message] = field(default_factory=dict)
     came_at: dict[int, float] = field(default_factory=dict)
     missing: dict[int, str] = field(default_factory=dict)
+    told: set[int] = field(default_factory=set)
+    """Those who did not know the run, and were told."""
     last_at: float = 0.0
     """When the last of them had answered, or was given up."""
 
@@ -86,12 +85,15 @@ class Inbox:
 
     def _take(self, server: int, asking: Asking, answer: Answer) -> None:
         client, message = self.nodes.names.index(answer.name), answer.message
-        if message is not None and "unknown_run" in message:
+        if message is not None and "unknown_run" in message and client not in asking.told:
+            asking.told.add(client)
             self._post(server, {client: asking.requests[client] | {"plan": self.nodes.plan_of(client).message()}})
             return
         asking.last_at = answer.at
-        if message is None or "failed" in message:
-            asking.missing[client] = answer.why if message is None else str(message["failed"])
+        if message is None:
+            asking.missing[client] = answer.why
+        elif message.keys() & {"unknown_run", "failed"}:
+            asking.missing[client] = str(message.get("failed", "does not know the run"))
         else:
             asking.answers[client], asking.came_at[client] = message, answer.at
         if asking.is_complete:

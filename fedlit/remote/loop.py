@@ -76,6 +76,7 @@ class RemoteLoop(FederatedLoop):
             return protocol
         check_pace(self.options)
         assert self.options.cloud is not None
+        log.info("pace: real: servers step once they have the answers of their nodes")
         return RealPace(protocol.federation, self.options.cloud, self.options.seed, Inbox(self.nodes))
 
     def ask_server(self, server: Server, cohort: Cohort, number: int) -> None:
@@ -142,20 +143,25 @@ class RemoteLoop(FederatedLoop):
             evaluation_threads=parts.choice.evaluation_threads,
             model=self.model,
             fixed={name: value for name, value in tensors.items() if name not in self.server.model},
-            finetune=None if finetune is None else asdict(finetune),
+            finetune=asdict(finetune[0]) if finetune else None,
             finetune_from=self.measures.finetune_from,
         )
 
     def state_dict(self) -> dict[str, Any]:  # type: ignore[override]  # as in the base
         """Also the run's name, and the names of the nodes."""
-        return super().state_dict() | {"remote": {"run": self.run_id, "names": self.nodes.names}}
+        return super().state_dict() | {"remote": {"run": self.run_id, "names": self.nodes.names, "pace": self.pace}}
 
     def _restore(self, state_dict: dict[str, Any]) -> None:
-        begun = state_dict.get("remote", {"names": self.nodes.names})
+        begun = state_dict.get("remote", {"names": self.nodes.names, "pace": self.pace})
         if begun["names"] != self.nodes.names:
             raise ResumeError(
                 f"This run began with the nodes {', '.join(begun['names'])}, and now there are "
                 f"{', '.join(self.nodes.names)}. Start the same nodes, under the same names."
+            )
+        if begun["pace"] != self.pace:
+            raise ResumeError(
+                f"This run began with --pace {begun['pace']}, and now it is {self.pace}. Resume it with --pace "
+                f"{begun['pace']}: its events are of one pace."
             )
         super()._restore(state_dict)  # last: what is refused must not be saved
         self.run_id = begun["run"]

@@ -69,7 +69,7 @@ class RealPace(PacedCloud):
         if self._began is None:
             self._began = self.inbox.nodes.link.now() - self.time  # the time between two parts of a run does not count
         self.gather(gatherer)
-        for server in self.active_servers:
+        for server in self.servers:
             if self.inbox.needs_asking(server.id):
                 self.ask(server, self.waiting[server.id], self.events + 1)
         while math.isinf((event := self.paced_event()).time_s):

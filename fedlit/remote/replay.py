@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedlit.client.cohort import Cohort, TrainedCohort, WeighedCohort
 from fedlit.client.tasks import LOSSES
-from fedlit.errors import DataError, ResumeError
+from fedlit.errors import DataError, ResumeError, require
 from fedlit.evaluation.adaptation import Adapter
 from fedlit.evaluation.evaluator import Evaluator, user_metrics
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
@@ -205,6 +205,12 @@ class ReplayLoop(FederatedLoop):
         *,
         events: Events,
     ) -> None:
+        engine = options.request.engine
+        require(
+            engine != "vectorized",
+            f"trainer.engine is {engine}, but --replay has the bits of nodes, which train in the sequential engine. "
+            "Leave it out.",
+        )
         request = replace(ONE_BY_ONE, threads=options.request.threads)
         super().__init__(trainer, rounds, replace(options, request=request), measures)
         self.events = events

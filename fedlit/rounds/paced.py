@@ -16,14 +16,14 @@ class PacedCloud(CloudProtocol):
 
     def paced_event(self) -> Event:
         """The next event, as far as it is known; at an infinite time if too few servers have their reports."""
-        for server in self.active_servers:
+        for server in self.servers:
             reported = self.reported_s(server.id)
             self.waiting[server.id].duration_s = math.inf if reported is None else reported - server.started
         return self.earliest()
 
     def finish_times(self) -> dict[int, float]:
         """Server -> seconds at which it had its reports, for those that have them."""
-        times = {server.id: self.reported_s(server.id) for server in self.active_servers}
+        times = {server.id: self.reported_s(server.id) for server in self.servers}
         return {server: seconds for server, seconds in times.items() if seconds is not None}
 
     def records(self, event: Event) -> ServerRecords:

@@ -274,7 +274,7 @@ class Round:
         evaluated = time.perf_counter()
         users = self.evaluate(number, cohort, values) if due else None
         if servers:
-            scored = len(self.parts.protocol.active_servers)
+            scored = len(self.parts.protocol.servers)
             values["comm/eval_mb"] += parts.round_evaluator.scoring_mb(parts.protocol.global_model, scored)
         newcomers = self.measure_newcomers(number, values) if due else None
         now = time.perf_counter()
@@ -304,7 +304,8 @@ class Round:
         newcomers = self.parts.newcomers
         if newcomers is None or not (newcomers.is_asked_after(number) or self.host.is_last(number)):
             return None
-        measured = newcomers.measure(self.parts.protocol.active_servers, number, self.host.call)
+        servers, tuned = self.parts.protocol.servers, self.parts.round_evaluator.tuned
+        measured = newcomers.measure(servers, number, self.host.call, tuned)
         values |= measured.values
         return measured.records
 
@@ -317,7 +318,7 @@ class Round:
         """The servers' records, with the round and the score of every server's model on the pooled test."""
         if not servers:
             return {}
-        models = [server.global_model for server in self.parts.protocol.active_servers]
+        models = [server.global_model for server in self.parts.protocol.servers]
         with threads(self.parts.choice.evaluation_threads):
             scores = self.parts.round_evaluator.pooled_scores(models)
         return {"round": [number] * len(models), **servers, self.parts.client.task.first.name: scores}

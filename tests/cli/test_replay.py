@@ -54,6 +54,7 @@ def test_what_does_not_fit_the_events_is_refused_before_anything_is_written(
         "trainer.rounds is 9, but --replay real/events.jsonl has 4 rounds. Give --trainer.rounds 4 or less"
         in refusal(f"{run} --trainer.rounds 9")
     )
+    assert "trainer.engine is vectorized, but --replay has the bits" in refusal(f"{run} --trainer.engine vectorized")
     assert "The events nothing.jsonl cannot be read" in refusal(f"fit {WORDS} --replay nothing.jsonl")
     federation.write_text(federation.read_text().replace('"time_s"', '"time_S"'))
     assert "are damaged in line 2" in refusal(run)

@@ -17,8 +17,9 @@ from fedlit.flower.trial import trial
 from fedlit.remote.gathering import trained_in
 from fedlit.remote.node_rows import NodeRows
 from fedlit.results.events import Pace, read_events
+from fedlit.results.records import read_metrics
 from fedlit.trainer.restore import Restored
-from tests.flower.test_every_algorithm import difference
+from tests.flower.compared import difference
 
 pytestmark = [
     pytest.mark.slow,
@@ -50,7 +51,7 @@ def counted(run: Path, rows: Path, names: list[str]) -> dict[str, Tensor]:
 
 
 def test_a_cloud_of_nodes_has_the_bits_of_the_simulation(tmp_path: Path) -> None:
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     with trial(5) as place:
         data = FlowerCLI([*COMMON, "--run", str(tmp_path / "none")]).datamodule
         export_clients(data, 0, place.data)
@@ -68,5 +69,7 @@ def test_a_cloud_of_nodes_has_the_bits_of_the_simulation(tmp_path: Path) -> None
                 found[name] = difference(real, simulated, counted(real, rows, names))
                 tables = [parquet.read_table(run / "servers.parquet").to_pydict() for run in (real, simulated)]
                 assert tables[0] == tables[1]
+                times = [[row["time/sim_s"] for row in read_metrics(run / "metrics.csv")] for run in (real, simulated)]
+                assert times[0] == times[1], "seconds of the clock, or real ones that were recorded"
                 print(name, found[name], [[*one.trained] for one in read_events(real / "events.jsonl").rounds])
-    assert found == dict.fromkeys(CLOUDS, "none")
+    assert found == {name: [] for name in CLOUDS}

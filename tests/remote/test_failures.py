@@ -190,6 +190,8 @@ def test_what_cannot_run_apart_is_refused_with_the_part_and_the_reason(tmp_path:
         federated(partial(make, Centralized), TINY, tmp_path / "pooled", clients_per_round=1)
     with pytest.raises(ConfigError, match="trainer.extra_metrics asks for global/train_loss"):
         federated(partial(make, FedAvg), TINY, tmp_path / "extra", extra_metrics=["global/train_loss"])
+    with pytest.raises(ConfigError, match="several values, .* nodes fine-tune in one way"):
+        federated(partial(make, FedAvg), TINY, tmp_path / "tuned", finetune_lr=[0.1, 0.2])
 
 
 def test_nodes_with_samples_of_another_form_are_refused(tmp_path: Path) -> None:

@@ -13,15 +13,16 @@ from pyarrow import parquet
 from fedlit import SGD, Client, Cloud, FedAvg, FedBC, FedBCD, Scaffold
 from fedlit.client.messages import Message
 from fedlit.clock import Clock, Latency
-from fedlit.errors import ConfigError, DataError, ProcessError
+from fedlit.errors import ConfigError, DataError, ProcessError, ResumeError
 from fedlit.experiments.conformance.federation import Federated, federation
 from fedlit.experiments.conformance.problem import TINY, everything, largest_gap, new_trainer
 from fedlit.remote.link import Answer
 from fedlit.remote.loop import RemoteLoop
+from fedlit.remote.node import Node
 from fedlit.remote.nodes import Nodes, meet
 from fedlit.remote.replay import ReplayLoop
 from fedlit.remote.told_data import ToldData
-from fedlit.results.events import read_events
+from fedlit.results.events import Pace, read_events
 from fedlit.results.records import read_metrics
 from fedlit.trainer.trainer import FederatedTrainer
 from tests.remote.delayed import DelayedLink
@@ -44,11 +45,13 @@ def options(cloud: Cloud) -> dict[str, Any]:
     return {"rounds": ROUNDS, "clients_per_round": 1, "cloud": cloud, "server_optimizer": SGD(lr=0.5), **timed}
 
 
-def real(client: Callable[[], Client], cloud: Cloud, link: DelayedLink, folder: Path, **more: Any) -> Federated:
+def real(
+    client: Callable[[], Client], cloud: Cloud, link: DelayedLink, folder: Path, pace: Pace = "real", **more: Any
+) -> Federated:
     """A federation at a real pace, on this link."""
     told = meet(link, link.present())
     trainer = new_trainer(**(options(cloud) | more), run=str(folder))
-    trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model={}, pace="real"))
+    trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model={}, pace=pace))
     trainer.fit(client(), datamodule=ToldData(told))
     return Federated(trainer, link.nodes, link)  # type: ignore[arg-type]  # the link counts nothing here
 
@@ -140,6 +143,22 @@ class Failing(DelayedLink):
         return super().answer_to(posting, name, message)
 
 
+@dataclass
+class Forgetful(DelayedLink):
+    """A node that knows no run, whatever it is told."""
+
+    def ask_one(self, node: Node, message: Message) -> Message:
+        knows = node.name != "node-2" or message["kind"] == "hello"
+        return super().ask_one(node, message) if knows else {"unknown_run": True}
+
+
+def test_a_node_that_never_knows_the_run_is_missing(tmp_path: Path) -> None:
+    client = partial(make, FedAvg)
+    link = Forgetful(federation(client, TINY, tmp_path / "nodes").nodes)
+    real(client, ASYNC, link, tmp_path / "real")
+    assert steps(tmp_path / "real") == [[0, 2]] * ROUNDS
+
+
 def test_a_server_none_of_whose_nodes_answered_asks_again_while_the_others_go_on(tmp_path: Path) -> None:
     client, folder, other = partial(make, FedBCD), tmp_path / "real", tmp_path / "again"
     link = Failing(federation(client, TINY, tmp_path / "nodes").nodes, failing={"node-2": [2, 3]})
@@ -157,6 +176,8 @@ def test_too_few_servers_with_reports_end_the_run_and_it_goes_on_later(tmp_path:
     done = read_events(folder / "events.jsonl").last
     assert 0 < done < ROUNDS
     link.failing = {}
+    with pytest.raises(ResumeError, match="began with --pace real, and now it is clock. Resume it with --pace real"):
+        real(client, ASYNC, link, folder, "clock", resume=True)
     found = real(client, ASYNC, link, folder, resume=True)
     assert read_events(folder / "events.jsonl").last == ROUNDS
     assert_same_run(found, replay(client, ASYNC, folder / "events.jsonl", other), folder, other)
