@@ -150,7 +150,7 @@ def kill_superlink(place: Trial) -> None:
 
 def test_a_run_whose_superlink_or_app_is_killed_is_resumed_without_a_loss(tmp_path: Path) -> None:
     """At three moments each; the resumed run has the bits of one that nobody has disturbed."""
-    words, noticed = [*WORDS, "--trainer.rounds", "3"], {}
+    words, noticed = [*WORDS, "--trainer.rounds", "2"], {}
     with trial(NODES) as place:
         whole = FlowerCLI([*words, "--run", str(tmp_path / "whole")])
         export_clients(whole.datamodule, 0, place.data)
@@ -159,7 +159,7 @@ def test_a_run_whose_superlink_or_app_is_killed_is_resumed_without_a_loss(tmp_pa
         with submitted(place.programs, listening, place.folder, 120) as link:
             assert train(whole, link, link.wait_for_nodes(NODES, 300, place.programs.check)) == 0
         for what in ("SuperLink", "app"):
-            for moment in ((1, "before"), (2, "in"), (2, "after")):
+            for moment in ((1, "before"), (1, "in"), (1, "after")):
                 folder = tmp_path / f"{what} {moment}"
                 cli = FlowerCLI([*words, "--run", str(folder)])
                 accidents = Accidents({moment: partial(kill_superlink if what == "SuperLink" else kill_app, place)})
