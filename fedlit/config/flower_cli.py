@@ -56,8 +56,8 @@ def check_options(options: argparse.Namespace) -> None:
     require(options.nodes >= 1, f"--nodes is {options.nodes}; give 1 or more.")
     require(
         options.deadline >= 10,
-        f"--deadline is {options.deadline:g} s, but Flower alone may take 5 s to carry a message and its answer. Give 10 "
-        "or more.",
+        f"--deadline is {options.deadline:g} s, but Flower alone may take 5 s to carry a message and its answer. Give "
+        "10 or more.",
     )
 
 
