@@ -34,9 +34,9 @@ COMMON = [
     *("--model.net", "fedlit.Softmax", "--model.net.num_features", "60", "--model.net.num_classes", "10"),
 ]
 CLOUDS: dict[str, tuple[Pace, list[str]]] = {
+    "three servers, at a real pace": ("real", ["--trainer.cloud.servers", "3", "--trainer.cloud.first", "2"]),
     "two servers, on the clock": ("clock", ["--trainer.cloud.servers", "2"]),
     "two servers, at a real pace": ("real", ["--trainer.cloud.servers", "2"]),
-    "three servers, at a real pace": ("real", ["--trainer.cloud.servers", "3", "--trainer.cloud.first", "2"]),
 }
 
 
