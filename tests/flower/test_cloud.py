@@ -42,7 +42,7 @@ CLOUDS: dict[str, tuple[Pace, list[str]]] = {
 
 def counted(run: Path, rows: Path, names: list[str]) -> dict[str, Tensor]:
     """Of each node the rows that the run counts; at a real pace a node may have trained since."""
-    states, held = Restored.of(run).states, {}
+    states, held = Restored.of(run).states, dict[str, Tensor]()
     run_id = read_events(run / "events.jsonl").recorded.run
     for client in states.touched:
         own = NodeRows(rows / names[client] / run_id).read(trained_in(states, client))
