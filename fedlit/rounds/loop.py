@@ -25,7 +25,7 @@ from fedlit.data.base import FederatedDataModule
 from fedlit.engines.choose import EngineChoice
 from fedlit.engines.device import Device
 from fedlit.engines.progress import TrainingProgress
-from fedlit.errors import ResumeError, located, understood
+from fedlit.errors import located, understood
 from fedlit.evaluation.history import Best, History
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
 from fedlit.params import clone, copy_into
@@ -36,16 +36,10 @@ from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.interrupts import StopRequest
 from fedlit.rounds.protocol import ServerProtocol
 from fedlit.rounds.round import Round
-from fedlit.rounds.run_state import RunState
+from fedlit.rounds.run_state import RunState, check_begun_by
 from fedlit.server.base import ServerCallback, has_hook
 from fedlit.server.server import Server
 from fedlit.server.weights import Weighting
-
-BEGUN = {
-    "remote": "is a federation of nodes (fedlit flower)",
-    "replay": "repeats a federation from its events (fedlit fit --replay)",
-}
-"""Key in a checkpoint -> what such a run is."""
 
 
 class FederatedLoop(_FitLoop):
@@ -54,7 +48,7 @@ class FederatedLoop(_FitLoop):
     round_class: type[Round] = Round
     """The class that plays a round; another one if clients are elsewhere."""
     begun_by = ""
-    """Key in checkpoints of the loop that began a run, if it was another one than this: a run keeps its loop."""
+    """Key that a loop with other rounds than these has in its checkpoints: a run keeps its loop."""
     round: Round
     parts: RoundParts
     """The parts that play rounds; set by `setup_data`."""
@@ -277,9 +271,7 @@ class FederatedLoop(_FitLoop):
 
     def _restore(self, state_dict: dict[str, Any]) -> None:
         path = self.trainer.ckpt_path
-        if [name for name in BEGUN if name in state_dict] != [name for name in [self.begun_by] if name]:
-            what = next((text for name, text in BEGUN.items() if name in state_dict), "is a simulation (fedlit fit)")
-            raise ResumeError(f"This run {what}. Resume it with the command with which it began.")
+        check_begun_by(state_dict, self.begun_by)
         self.state.load_state_dict(state_dict, Path(path).parent if path else None, self.ranks)
         for server in self.federation.servers:
             server.initial = state_dict["initial"] or server.initial

@@ -1,13 +1,14 @@
 """RunState: the state of a run that checkpoints hold and that a failed round restores."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedlit.client.states import ClientStates
 from fedlit.engines.choose import EngineChoice, Request, check_same_engine, stays
+from fedlit.errors import ResumeError
 from fedlit.evaluation.history import Best, History, ServerHistory
 from fedlit.params import Params
 from fedlit.ranks import Ranks
@@ -136,4 +137,21 @@ class RunState:
         log.info(
             f"This run had {before} so far and goes on with {now}: its numbers agree up to rounding "
             "(1e-10 in float64), not in every bit."
+        )
+
+
+_BEGUN = {
+    "remote": "is a federation of nodes (fedlit flower)",
+    "replay": "repeats a federation from its events (fedlit fit --replay)",
+}
+"""Key in a checkpoint -> what such a run is."""
+
+
+def check_begun_by(state: Mapping[str, Any], key: str) -> None:
+    """ResumeError unless the checkpoint is of a loop with this key; a simulation has none."""
+    begun = next((name for name in _BEGUN if name in state), "")
+    if begun != key:
+        raise ResumeError(
+            f"This run {_BEGUN.get(begun, 'is a simulation (fedlit fit)')}. Resume it with the command with which it "
+            "began."
         )

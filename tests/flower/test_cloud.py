@@ -34,15 +34,15 @@ COMMON = [
     *("--model.net", "fedlit.Softmax", "--model.net.num_features", "60", "--model.net.num_classes", "10"),
 ]
 CLOUDS: dict[str, tuple[Pace, list[str]]] = {
+    "three servers, at a real pace": ("real", ["--trainer.cloud.servers", "3", "--trainer.cloud.first", "2"]),
     "two servers, on the clock": ("clock", ["--trainer.cloud.servers", "2"]),
     "two servers, at a real pace": ("real", ["--trainer.cloud.servers", "2"]),
-    "three servers, at a real pace": ("real", ["--trainer.cloud.servers", "3", "--trainer.cloud.first", "2"]),
 }
 
 
 def counted(run: Path, rows: Path, names: list[str]) -> dict[str, Tensor]:
     """Of each node the rows that the run counts; at a real pace a node may have trained since."""
-    states, held = Restored.of(run).states, {}
+    states, held = Restored.of(run).states, dict[str, Tensor]()
     run_id = read_events(run / "events.jsonl").recorded.run
     for client in states.touched:
         own = NodeRows(rows / names[client] / run_id).read(trained_in(states, client))

@@ -41,6 +41,6 @@ class DelayedLink(InProcessLink):
         return self.postings
 
     def collect(self) -> list[Answer]:
-        at, _, *asked = heappop(self.due)
+        at, _, posting, name, message = heappop(self.due)
         self.seconds = max(self.seconds, at)
-        return [self.answer_to(*asked)]
+        return [self.answer_to(posting, name, message)]

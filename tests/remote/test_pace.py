@@ -1,7 +1,7 @@
 """A cloud at a real pace: arrivals decide which servers step, and a replay has the same bits. Delays are chosen."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -134,7 +134,7 @@ def test_a_server_waits_for_all_its_nodes(tmp_path: Path) -> None:
 class Failing(DelayedLink):
     """A node that does not answer when it is asked to train for some times."""
 
-    failing: dict[str, Sequence[int]] = field(default_factory=dict)
+    failing: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def answer_to(self, posting: int, name: str, message: Message) -> Answer:
         is_training = message["kind"] == "train" and "plan" not in message

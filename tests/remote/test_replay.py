@@ -46,7 +46,8 @@ def accidents(message: Message, answer: Message) -> Message | None:
 
 
 def replayed(client: Callable[[], Client], events: Events, folder: Path, **options: Any) -> FederatedTrainer:
-    trainer = new_trainer(**({"rounds": 4, "run": str(folder)} | OPTIONS | options))
+    given: dict[str, Any] = {"rounds": 4, "run": str(folder)} | OPTIONS | options
+    trainer = new_trainer(**given)
     trainer.use_loop(partial(ReplayLoop, events=events))
     trainer.fit(client(), datamodule=TINY.data())
     return trainer
@@ -60,7 +61,7 @@ def counted(real: Federated) -> dict[str, Tensor]:
     return at_nodes | {name: value for name, value in held.items() if not name.startswith(TRAINED_IN)}
 
 
-def measured(folder: Path) -> list[dict[str, float]]:
+def measured(folder: Path) -> list[dict[str, str]]:
     rows = read_metrics(folder / "metrics.csv")
     return [{name: repr(value) for name, value in row.items() if not name.startswith("time/")} for row in rows]
 
