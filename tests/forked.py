@@ -6,12 +6,10 @@ import shlex
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
-import fedlit_start
 from fedlit.cli.fork_server_main import DEATH, serve
 from fedlit.cli.main import main
 from fedlit.engines.processes.children import end_with
@@ -19,10 +17,6 @@ from fedlit.experiments.fork_server import ForkServer
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["fedlit.cli.fit", "fedlit.cli.fork_server_main", "fedlit.experiments.fork_server"])
-
-
-START = str(Path(fedlit_start.__file__))
-"""What the command starts from."""
 
 
 class Fork:
@@ -54,15 +48,9 @@ class Fork:
         self.process.kill()
 
 
-def forked(
-    words: str, said: Path | None = None, *, folder: Path | None = None, environment: dict[str, str] | None = None
-) -> Fork:
-    """The command line in a process of its own, in this working folder and environment unless others are given.
-
-    What it says goes to the file.
-    """
-    given = (folder or Path.cwd(), dict(os.environ) if environment is None else environment, shlex.split(words), said)
-    return Fork(PROCESSES.Process(target=_run, args=given))
+def forked(words: str, said: Path | None = None) -> Fork:
+    """The command line in a process of its own, in this working folder; what it says goes to the file."""
+    return Fork(PROCESSES.Process(target=_run, args=(Path.cwd(), dict(os.environ), shlex.split(words), said)))
 
 
 def _run(folder: Path, environment: dict[str, str], words: list[str], said: Path | None) -> None:
@@ -70,7 +58,6 @@ def _run(folder: Path, environment: dict[str, str], words: list[str], said: Path
     with Path(said or os.devnull).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    sys.argv = [START, *words]  # a run with several processes starts the others with it
     main(words)
 
 
@@ -80,7 +67,6 @@ def _move(folder: Path, environment: dict[str, str]) -> None:
     sys.path.insert(0, str(folder))
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # it may be another one there
 
 
 def open_forked(self: ForkServer) -> None:

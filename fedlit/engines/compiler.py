@@ -206,7 +206,7 @@ def lean_decompositions(*, beside: bool) -> dict[Any, Callable[..., Any]]:
     """Operators -> what a program with fedlit's own loops has in their places."""
     from fedlit.engines.inductor_nodes import ATTENTION, ATTENTION_BACK
 
-    written = {ATTENTION: attention.attention, ATTENTION_BACK: attention.attention_back}
+    written: dict[Any, Callable[..., Any]] = {ATTENTION: attention.attention, ATTENTION_BACK: attention.attention_back}
     return {**stand_ins(beside=beside), **recurrence.STAND_INS, **written}
 
 

@@ -123,7 +123,7 @@ def written_out() -> dict[Any, type[Any]]:
         def create(cls, x: Any, h0: Any, c0: Any, w: Any, bias: Any, kind: int) -> Any:
             """The node of `recurrence.RECURRED`."""
             inputs = [cls.require_contiguous(part) for part in (x, h0, c0, w, bias)]
-            steps, rows, size = *x.get_size()[:2], w.get_size()[1]
+            (steps, rows), size = x.get_size()[:2], w.get_size()[1]
             return cls.of([steps, rows, KEPT[kind] * size], *inputs, constants=(steps, rows, size, kind))
 
         def codegen(self, wrapper: Any) -> None:
@@ -137,7 +137,7 @@ def written_out() -> dict[Any, type[Any]]:
         def create(cls, slope: Any, cell: Any, states: Any, h0: Any, c0: Any, w: Any, kind: int) -> Any:
             """The node of `recurrence.RECURRED_BACK`."""
             inputs = [cls.require_contiguous(part) for part in (slope, cell, states, h0, c0, w)]
-            steps, rows, size = *states.get_size()[:2], w.get_size()[1]
+            (steps, rows), size = states.get_size()[:2], w.get_size()[1]
             return cls.of([steps + 1, rows, SLOPES[kind] * size], *inputs, constants=(steps, rows, size, kind))
 
         def codegen(self, wrapper: Any) -> None:

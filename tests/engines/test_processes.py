@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import shlex
 import signal
 import socket
 import subprocess
@@ -278,7 +277,7 @@ def test_every_line_is_said_once(folder: Path, two: list[dict[str, Any]]) -> Non
 
 
 class Command:
-    """`fedlit fit` with two processes, in a folder of its own; the second one starts from nothing."""
+    """`fedlit fit` with two processes, in a folder of its own."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -287,8 +286,14 @@ class Command:
         self.words = [*TINY.split(), "--model.class_path", "steps.Slow"]
         processes = ["--trainer.rounds", "400", "--trainer.devices", "2", "--trainer.strategy", "ddp", *options]
         self.said = folder / "said.txt"
-        words = shlex.join(["fit", *self.words, *processes])
-        self.process = forked(words, self.said, folder=folder, environment=PLAIN | {"TMPDIR": str(folder)})
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                [sys.executable, ROOT / "fedlit_start.py", "fit", *self.words, *processes],
+                cwd=folder,
+                env=PLAIN | {"TMPDIR": str(folder)},
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
 
     def wait_for_rounds(self, rounds: int) -> None:
         metrics = self.folder / "run" / "metrics.csv"
@@ -407,7 +412,7 @@ def test_all_sockets_of_a_run_are_on_loopback_and_strangers_do_not_disturb_it(tm
         strangers.visit(listening([command.process.pid, *command.children]))
         time.sleep(0.02)
     strangers.leave()
-    assert command.process.poll() == 0, command.said.read_text()
+    assert command.process.returncode == 0, command.said.read_text()
     assert {address for address, _ in strangers.seen} == {"127.0.0.1"}
     assert len(strangers.seen) >= 2
 
