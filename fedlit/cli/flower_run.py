@@ -51,7 +51,9 @@ def main(arguments: list[str]) -> int:
             with submitted(programs, listening, Path(folder), options.deadline) as link:
                 print(f"waiting for {options.nodes} nodes at {place}", flush=True)
                 link.timings.began = began
-                code = train(cli, link, link.wait_for_nodes(options.nodes, options.patience, programs.check), pace)
+                names = link.wait_for_nodes(options.nodes, options.patience, programs.check)
+                print(f"the nodes are {', '.join(names)}: clients 0 to {len(names) - 1}, in this order", flush=True)
+                code = train(cli, link, names, pace)
                 if options.timings:
                     show_timings(link, programs.processes())
                 return code
