@@ -62,6 +62,8 @@ USED = {
         "torch._inductor.lowering.make_fallback",
         "torch._inductor.lowering.needs_realized_inputs",
         "torch._inductor.lowering.register_lowering",
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu",
+        "torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward",
         "torch.ops.aten._to_copy",
     },
     "client/initial_weights.py": {"._reset_parameters"},  # of nn.MultiheadAttention; nothing is missed where it is not

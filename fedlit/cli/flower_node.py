@@ -6,12 +6,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 
-from fedlit.errors import ConfigError, require
+from fedlit.errors import ConfigError, ProcessError, require
 from fedlit.flower.programs import Programs
-from fedlit.flower.supernode import NodeOptions, make_worker, start_supernode
+from fedlit.flower.supernode import NodeOptions, SuperNode, make_worker, start_supernode
 
 _AGAIN_S = 10
 """A server may not be there yet, or not know the node's key yet."""
+_LOOK_S = 0.5
+_WHY = "Perhaps the server is not there (yet), does not know the key of this node, or --ca is not its authority."
 
 
 def main(arguments: list[str]) -> int:
@@ -39,13 +41,22 @@ def main(arguments: list[str]) -> int:
             Thread(target=worker.serve, daemon=True).start()
             print(f"{options.name}: ready; its rows are in {rows}", flush=True)
             while True:
-                child = start_supernode(programs, options.name, socket, options.server, options.ca, options.key)
-                child.process.wait()
-                print(f"{child.ending()} It is started again in {_AGAIN_S} s; Ctrl-C ends this.", flush=True)
+                try:
+                    serve(start_supernode(programs, options.name, socket, options.server, options.ca, options.key))
+                except ProcessError as error:
+                    print(f"{error} {_WHY} It is started again in {_AGAIN_S} s; Ctrl-C ends this.", flush=True)
+                programs.end()
                 time.sleep(_AGAIN_S)
         finally:
             programs.end()
             worker.close()
+
+
+def serve(node: SuperNode) -> None:
+    """Wait until one of a node's programs has ended, which is a ProcessError."""
+    while True:
+        node.check()
+        time.sleep(_LOOK_S)
 
 
 def check_options(options: argparse.Namespace) -> None:

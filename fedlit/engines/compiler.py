@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlit.engines import convolution
+from fedlit.engines import attention, convolution, recurrence
 from fedlit.engines.convolution import DECOMPOSITIONS, OPERATORS, to_copy
 from fedlit.engines.cpp_build import cxx, load_operators, why_broken
 from fedlit.engines.inductor_loops import Loops, lean_wrapper, written_out
-from fedlit.engines.matmul import HELD, MOVED, PRODUCT, TURNED, prepare_steps, stand_ins
+from fedlit.engines.matmul import HELD, prepare_steps, stand_ins
 from fedlit.engines.program_folder import (
     builders_key,
     programs_folder,
@@ -150,7 +150,7 @@ def compile_program(
     is_lean = loops == "lean"
     with compilers_part():
         check_compilers(loops)
-        table = stand_ins(beside=not direct_convolution) if is_lean else {}
+        table = lean_decompositions(beside=not direct_convolution) if is_lean else {}
         table |= direct_decompositions() if direct_convolution else {}
     graph = traced(program, args, table)
     with compilers_part(), room_explained(), torch.no_grad(), lean_loops() if is_lean else nullcontext():
@@ -202,6 +202,14 @@ def built(graph: torch.fx.GraphModule, args: Sequence[Tensor]) -> Callable[..., 
     return compiled
 
 
+def lean_decompositions(*, beside: bool) -> dict[Any, Callable[..., Any]]:
+    """Operators -> what a program with fedlit's own loops has in their places."""
+    from fedlit.engines.inductor_nodes import ATTENTION, ATTENTION_BACK
+
+    written: dict[Any, Callable[..., Any]] = {ATTENTION: attention.attention, ATTENTION_BACK: attention.attention_back}
+    return {**stand_ins(beside=beside), **recurrence.STAND_INS, **written}
+
+
 def direct_decompositions() -> dict[Any, Callable[..., Any]]:
     """torch's operators -> their replacements in a program with direct convolutions."""
     from fedlit.engines.inductor_nodes import TO_COPY
@@ -231,8 +239,7 @@ def prepare_products(graph: torch.fx.GraphModule) -> None:
         x.realize()
         return x
 
-    products = dict(zip((PRODUCT, MOVED, TURNED), (node.create for node in written_out()), strict=True))
-    for operator, lowering in {**products, HELD: realized}.items():
+    for operator, lowering in {HELD: realized, **{op: node.create for op, node in written_out().items()}}.items():
         if operator not in lowerings:
             register_lowering(operator, type_promotion_kind=None)(lowering)
     for module in graph.modules():

@@ -25,7 +25,8 @@ the floating-point operations that a thread does in a second. `make bench` compa
 CALL_S, COMPILED_GAIN = 1.5e-4, 1.15
 """Of a step that is compiled by itself: seconds of a call, and the factor by which a thread computes faster."""
 COMPILE_S, LAYER_S = 12.0, 1.3
-"""Seconds that such a step takes to compile the first time, and for each of its layers: about 60 for ResNet-20."""
+"""Seconds that such a step takes to compile the first time, and for each of its layers: about 60 for ResNet-20. A deep
+loop on plain memory takes as long: about 55 for an adapted `CharTransformer`."""
 PASSES = 3.0
 """Forward passes that a step's forward and backward pass are worth."""
 COUNTED_ROWS = 1024
@@ -83,7 +84,7 @@ def step_s(flop: float, passes: int, threads: int) -> float:
 
 
 def compile_step_s(client: Client) -> float:
-    """Estimated seconds to compile one step: it has kernels for every layer, forward and backward."""
+    """Estimated seconds to compile one step, or a deep loop: it has kernels for every layer, forward and backward."""
     return COMPILE_S + LAYER_S * count_layers(client.net)
 
 

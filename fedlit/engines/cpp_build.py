@@ -4,6 +4,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 from functools import cache
@@ -74,9 +75,11 @@ def _build(command: str, source: Path, library: Path) -> None:
 
 
 def library_key(source: Path, command: str) -> str:
-    """A hash of all that a library depends on: source, compiler, torch and CPU."""
+    """A hash of all that a library depends on: source with the headers beside it, compiler, torch and CPU."""
     version = subprocess.run([command, "--version"], capture_output=True, text=True, check=False).stdout
-    parts = [source.read_text(), *FLAGS, version, torch.__version__, platform.machine(), cpu_features()]
+    headers = (source.with_name(name) for name in re.findall(r'^#include "(.+)"', source.read_text(), re.MULTILINE))
+    texts = [file.read_text() for file in (source, *headers)]
+    parts = [*texts, *FLAGS, version, torch.__version__, platform.machine(), cpu_features()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

@@ -115,6 +115,22 @@ inline void turned(const T* x, T* out) {
       at::vec::transpose_mxn<T>(x + m * N + n, N, out + n * M + m, M, std::min(W, M - m), std::min(W, N - n));
 }
 
+// The same where sizes are not constants: products that a tile of rows is too small for.
+template <typename T>
+inline void large_products(
+    long batches, long rows, long columns, long inner, long ab, long am, long ak, long bb, long bk, long bn, const T* a,
+    const T* b, T* out) {
+  for (; batches > 0; batches--, a += ab, b += bb, out += rows * columns)
+    fedlit::large_product<T>(rows, columns, inner, {a, am, ak}, {b, bk, bn}, {nullptr, 0, T(1)}, out);
+}
+
+template <typename T>
+inline void large_moved(
+    long rows, long columns, long inner, long am, long ak, long bk, long bn, const T* x, const T* rate, const T* a,
+    const T* b, T* out) {
+  fedlit::large_product<T>(rows, columns, inner, {a, am, ak}, {b, bk, bn}, {x, columns, -*rate}, out);
+}
+
 // ---- memory in place of tensors ------------------------------------------------------------------------------------
 
 struct Plain { // a piece of memory in the place of a tensor

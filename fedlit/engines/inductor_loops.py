@@ -11,12 +11,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from fedlit.engines.matmul import TYPES
+from fedlit.engines.matmul import MOVED, PRODUCT, TURNED, TYPES, Factors
+from fedlit.engines.recurrence import KEPT, RECURRED, RECURRED_BACK, SLOPES
 
 Loops = Literal["lean", "inductor"]
 """Which loops, products and convolutions a program has: fedlit's, which are written here, or torch's."""
 
-HEADER = Path(__file__).with_suffix(".h")
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("products.h", "recurrence.h", "inductor_loops.h"))
+"""Parts of every program with a loop."""
 OVERRIDDEN = (
     "codegen_reinterpret_view",
     "codegen_subgraph_prefix",
@@ -30,29 +32,37 @@ OVERRIDDEN = (
 )
 """Methods of Inductor's writer that are replaced."""
 
+LIGHTLY_OPTIMISED = """
+#if defined(__GNUC__) && !defined(__clang__)
+__attribute__((optimize("O1"))) void inductor_entry_impl(AtenTensorHandle*, AtenTensorHandle*);
+#endif
+"""
+"""With -O3, g++ takes minutes for a function that owns thousands of tensors. The arithmetic is in other functions."""
+
 
 @cache
-def written_out() -> tuple[type[Any], type[Any], type[Any]]:
-    """The operators of `matmul.py`, PRODUCT, MOVED and TURNED, as nodes of Inductor, which is imported on demand."""
+def written_out() -> dict[Any, type[Any]]:
+    """The operators of `matmul.py` and `recurrence.py` -> their nodes of Inductor, which is imported on demand."""
     from fedlit.engines.inductor_nodes import ExternKernelOut, FixedLayout, TensorBox
 
     class WrittenOut(ExternKernelOut):
         """A call of a function of `inductor_loops.h`, with all sizes and strides as constants."""
 
         @classmethod
-        def of(cls, size: Sequence[Any], *inputs: Any) -> Any:
+        def of(cls, size: Sequence[Any], *inputs: Any, constants: Sequence[Any] = ()) -> Any:
             """A node with a result of this size."""
             layout = FixedLayout(inputs[0].get_device(), inputs[0].get_dtype(), list(size))
-            return TensorBox.create(cls(layout, list(inputs)))
+            return TensorBox.create(cls(layout, list(inputs), constants))
 
-        def write(self, wrapper: Any, function: str, numbers: Sequence[Any]) -> None:
-            """One line of C++."""
+        def write(self, wrapper: Any, function: str, numbers: Sequence[Any], *, at_runtime: bool = False) -> None:
+            """One line of C++: the numbers are constants of the function, or its first arguments."""
             kind = TYPES[self.get_dtype()]
             inputs: Any = self.inputs
             read = [f"(const {kind}*){x.get_name()}.data_ptr() + {x.get_layout().offset}" for x in inputs]
-            constants = ", ".join(str(int(number)) for number in numbers)
-            out = f"({kind}*){self.get_name()}.data_ptr()"
-            wrapper.writeline(f"{function}<{kind}, {constants}>({', '.join([*read, out])});")
+            listed = [str(int(number)) for number in numbers]
+            form, first = ([kind], listed) if at_runtime else ([kind, *listed], [])
+            arguments = [*first, *read, f"({kind}*){self.get_name()}.data_ptr()"]
+            wrapper.writeline(f"{function}<{', '.join(form)}>({', '.join(arguments)});")
 
     class Product(WrittenOut):
         """A product of two matrices, or of two stacks of them."""
@@ -69,7 +79,9 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
             a, b = factors
             (*lanes, rows, inner), columns = a.get_size(), b.get_size()[-1]
             strides = [*a.get_stride(), *b.get_stride()] if lanes else [0, *a.get_stride(), 0, *b.get_stride()]
-            self.write(wrapper, "product", [*(lanes or [1]), rows, columns, inner, *strides])
+            numbers = [*(lanes or [1]), rows, columns, inner, *strides]
+            is_large = Factors.of(a, b).are_large
+            self.write(wrapper, "large_products" if is_large else "product", numbers, at_runtime=is_large)
 
     class Moved(WrittenOut):
         """x - rate * a b."""
@@ -85,7 +97,10 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
             inputs: Any = self.inputs
             _, _, a, b = inputs
             (rows, inner), columns = a.get_size(), b.get_size()[-1]
-            self.write(wrapper, "moved", [rows, columns, inner, *a.get_stride(), b.get_stride()[0]])
+            is_large = Factors.of(a, b).are_large
+            strides = [*a.get_stride(), *(b.get_stride() if is_large else b.get_stride()[:1])]
+            numbers = [rows, columns, inner, *strides]
+            self.write(wrapper, "large_moved" if is_large else "moved", numbers, at_runtime=is_large)
 
     class Turned(WrittenOut):
         """The transpose of a matrix."""
@@ -101,7 +116,35 @@ def written_out() -> tuple[type[Any], type[Any], type[Any]]:
             inputs: Any = self.inputs
             self.write(wrapper, "turned", inputs[0].get_size())
 
-    return Product, Moved, Turned
+    class Steps(WrittenOut):
+        """The steps of a recurrent layer; the last argument is the kind of layer."""
+
+        @classmethod
+        def create(cls, x: Any, h0: Any, c0: Any, w: Any, bias: Any, kind: int) -> Any:
+            """The node of `recurrence.RECURRED`."""
+            inputs = [cls.require_contiguous(part) for part in (x, h0, c0, w, bias)]
+            (steps, rows), size = x.get_size()[:2], w.get_size()[1]
+            return cls.of([steps, rows, KEPT[kind] * size], *inputs, constants=(steps, rows, size, kind))
+
+        def codegen(self, wrapper: Any) -> None:
+            """See `recurrence.h`."""
+            self.write(wrapper, "fedlit::recur", self.constant_args, at_runtime=True)
+
+    class StepsBack(WrittenOut):
+        """Back through them."""
+
+        @classmethod
+        def create(cls, slope: Any, cell: Any, states: Any, h0: Any, c0: Any, w: Any, kind: int) -> Any:
+            """The node of `recurrence.RECURRED_BACK`."""
+            inputs = [cls.require_contiguous(part) for part in (slope, cell, states, h0, c0, w)]
+            (steps, rows), size = states.get_size()[:2], w.get_size()[1]
+            return cls.of([steps + 1, rows, SLOPES[kind] * size], *inputs, constants=(steps, rows, size, kind))
+
+        def codegen(self, wrapper: Any) -> None:
+            """See `recurrence.h`."""
+            self.write(wrapper, "fedlit::recur_back", self.constant_args, at_runtime=True)
+
+    return {PRODUCT: Product, MOVED: Moved, TURNED: Turned, RECURRED: Steps, RECURRED_BACK: StepsBack}
 
 
 @cache
@@ -138,13 +181,15 @@ def lean_wrapper() -> type[Any]:
         def write_header(self) -> None:
             """Inductor's header, then ours."""
             super().write_header()
-            self.header.splice(HEADER.read_text())
+            for header in HEADERS:
+                self.header.splice(header.read_text())
 
         def codegen_while_loop(self, while_loop: Any, stack_output: bool = False) -> None:
             """Carried values are copied once before the loop and once after it."""
             condition, body = while_loop.cond_subgraph, while_loop.body_subgraph
             nodes = [*condition.graph.operations, *body.graph.operations]
-            if not all(isinstance(node, (ComputedBuffer, NopKernel, *written_out())) for node in nodes):
+            if not all(isinstance(node, (ComputedBuffer, NopKernel, *written_out().values())) for node in nodes):
+                self.header.splice(LIGHTLY_OPTIMISED)
                 super().codegen_while_loop(while_loop, stack_output)
                 return
             memory = f"{while_loop.get_name()}_memory"

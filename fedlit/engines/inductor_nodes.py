@@ -14,6 +14,8 @@ from torch._inductor.ir import ComputedBuffer, ExternKernelOut, FixedLayout, Nop
 from torch._inductor.lowering import lowerings, make_fallback, needs_realized_inputs, register_lowering
 
 TO_COPY = torch.ops.aten._to_copy.default
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+ATTENTION_BACK = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 def carried_names(writer: CppWrapperCpu, while_loop: Any) -> list[str]:
@@ -23,6 +25,8 @@ def carried_names(writer: CppWrapperCpu, while_loop: Any) -> list[str]:
 
 
 __all__ = [
+    "ATTENTION",
+    "ATTENTION_BACK",
     "TO_COPY",
     "ComputedBuffer",
     "CppWrapperCpu",

@@ -8,7 +8,7 @@ only replace small products: the others were slower there.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,42 @@ MOST_TERMS_BESIDE, LEAST_COLUMNS = 8_000_000, 16
 
 TYPES = {torch.float32: "float", torch.float64: "double"}
 """Supported number formats -> their names in C++."""
+
+LEAST_ROWS = 16
+"""Rows of the first matrix from which it pays to pack the second, whatever their sizes."""
+
+
+class Factors(NamedTuple):
+    """The sizes of a product, and the distance between neighbours in a row of the second matrix."""
+
+    rows: int
+    inner: int
+    columns: int
+    step: int
+
+    @classmethod
+    def of(cls, a: Any, b: Any) -> "Factors":
+        """Of nodes of Inductor."""
+        (rows, inner), columns = a.get_size()[-2:], b.get_size()[-1]
+        return cls(*(int(number) for number in (rows, inner, columns, b.get_stride()[-1])))
+
+    @property
+    def are_small(self) -> bool:
+        """Whether the product is written out whatever lies where."""
+        numbers = self.inner * self.columns
+        return numbers <= MOST_NUMBERS and self.rows * numbers <= MOST_TERMS
+
+    @property
+    def lie_beside(self) -> bool:
+        """Whether it is written out because rows of the second matrix are contiguous."""
+        terms = self.rows * self.inner * self.columns
+        return self.step == 1 and self.columns >= LEAST_COLUMNS and terms <= MOST_TERMS_BESIDE
+
+    @property
+    def are_large(self) -> bool:
+        """Whether the second matrix is packed first (`products.h`)."""
+        return not (self.are_small or self.lie_beside)
+
 
 _LIBRARY = torch.library.Library("fedlit_products", "DEF")  # type: ignore[no-untyped-call]  # torch's
 _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
@@ -57,10 +93,8 @@ def stand_ins(*, beside: bool) -> dict[Any, Callable[..., Any]]:
     def is_ours(a: Tensor, b: Tensor) -> bool:
         if a.dtype not in TYPES or not a.numel() or not b.numel():
             return False
-        numbers, columns = b.shape[-2] * b.shape[-1], b.shape[-1]
-        terms = a.shape[-2] * numbers
-        lies_beside = beside and b.stride(-1) == 1 and columns >= LEAST_COLUMNS and terms <= MOST_TERMS_BESIDE
-        return lies_beside or (numbers <= MOST_NUMBERS and terms <= MOST_TERMS)
+        factors = Factors(*a.shape[-2:], b.shape[-1], b.stride(-1))
+        return factors.are_small or (beside and (factors.lie_beside or factors.rows >= LEAST_ROWS))
 
     def product(a: Tensor, b: Tensor) -> Any:
         return PRODUCT(a, b) if is_ours(a, b) else NotImplemented

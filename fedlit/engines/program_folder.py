@@ -23,7 +23,11 @@ log = logging.getLogger("fedlit")
 
 _HERE = Path(__file__).parent
 BUILDERS = tuple(
-    _HERE / name for name in ("compiler.py", "convolution.py", "inductor_loops.py", "inductor_loops.h", "matmul.py")
+    _HERE / name
+    for name in (
+        *("attention.py", "compiler.py", "convolution.py", "inductor_loops.py", "matmul.py", "recurrence.py"),
+        *("inductor_loops.h", "products.h", "recurrence.h"),
+    )
 )
 """Files that decide the compiled code of a graph."""
 ROOM = 32 << 20

@@ -18,8 +18,10 @@ from fedlit.engines.convolution import library
 
 SOURCE = Path(__file__).with_suffix(".cpp")
 _LSTM, _GRU, _TANH, _RELU = range(4)
-_KEPT = {_LSTM: 6, _GRU: 5, _TANH: 1, _RELU: 1}
+KEPT = {_LSTM: 6, _GRU: 5, _TANH: 1, _RELU: 1}
 """Vectors that a step keeps: LSTM i, f, g, o, c, h; GRU r, z, n, W h + b, h; else h."""
+SLOPES = {_LSTM: 4, _GRU: 4, _TANH: 1, _RELU: 1}
+"""Vectors that a step back gives."""
 KINDS: dict[Callable[..., Any], int] = dict(
     zip((torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu), (_LSTM, _GRU, _TANH, _RELU), strict=True)
 )
@@ -27,11 +29,11 @@ KINDS: dict[Callable[..., Any], int] = dict(
 
 
 def _states(x: Tensor, h0: Tensor, c0: Tensor, w: Tensor, bias: Tensor, kind: int) -> Tensor:
-    return x.new_empty(*x.shape[:2], _KEPT[kind] * w.shape[1])
+    return x.new_empty(*x.shape[:2], KEPT[kind] * w.shape[1])
 
 
 def _slopes(slope: Tensor, cell: Tensor, states: Tensor, h0: Tensor, c0: Tensor, w: Tensor, kind: int) -> Tensor:
-    return states.new_empty(len(states) + 1, states.shape[1], w.shape[1] * (1 if kind in (_TANH, _RELU) else 4))
+    return states.new_empty(len(states) + 1, states.shape[1], SLOPES[kind] * w.shape[1])
 
 
 _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
@@ -43,6 +45,10 @@ _DECLARED: dict[str, tuple[str, Callable[..., Tensor]]] = {
 }
 OPERATORS = library(_DECLARED)
 _recur, _recur_back = OPERATORS
+RECURRED, RECURRED_BACK = library({f"{name}_written_out": declared for name, declared in _DECLARED.items()})
+"""The same as functions that a program of fedlit's own loops contains: a call of torch would need tensors."""
+STAND_INS: dict[Any, Callable[..., Any]] = {_recur: RECURRED, _recur_back: RECURRED_BACK}
+"""The operators -> their replacements while such a program is traced."""
 
 
 class _Steps(torch.autograd.Function):
@@ -65,9 +71,10 @@ class _Steps(torch.autograd.Function):
         to_c = slope[-1, :, 4 * size : 5 * size] if kind == _LSTM else torch.zeros_like(h0)
         slopes = _applied(_Back, slope[..., -size:], to_c, states, h0, c0, w, kind)
         steps, last = slopes[:-1], slopes[-1]
-        before = torch.cat([h0.unsqueeze(0), states[:-1, :, -size:]])
         products = steps[..., : 3 * size] if kind == _GRU else steps  # slopes of the products with h
-        to_w = products.flatten(0, 1).t() @ before.flatten(0, 1)
+        to_w = products[0].t() @ h0
+        if len(steps) > 1:
+            to_w = to_w + products[1:].flatten(0, 1).t() @ states[:-1, :, -size:].flatten(0, 1)
         to_x = torch.cat([steps[..., : 2 * size], steps[..., 3 * size :]], -1) if kind == _GRU else steps
         to_bias = steps[..., 2 * size : 3 * size].sum((0, 1)) if kind == _GRU else None
         return to_x, last[:, :size], last[:, size : 2 * size] if kind == _LSTM else None, to_w, to_bias, None

@@ -25,6 +25,7 @@ from fedlit.evaluation.round_metrics import (
     personal_metrics,
     user_records,
 )
+from fedlit.evaluation.traffic import SentToUsers, megabytes, returned_megabytes
 from fedlit.evaluation.user_models import UserModels
 from fedlit.metrics.measures import Measure
 from fedlit.metrics.user_scores import OwnScores, UserScores
@@ -187,9 +188,32 @@ class RoundEvaluator:
         if parts.finetuned:
             values |= self.choose_finetuning(number)
             values |= local_metrics(self.finetuned_models(users, number), measures, "finetuned")
+        values["comm/eval_mb"] = self.traffic_mb(users, model)
         numbers = number_states(self.client.first_values())
         scores = (users if is_whole else None, local, personal)
         return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)
+
+    @property
+    def tested(self) -> list[int]:
+        """Users with tests of their own."""
+        users: list[int] = self.evaluator.counts.nonzero().flatten().tolist()
+        return users
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups of models that are measured besides the global model."""
+        parts, is_other = self.parts, self.client.personal_model() != Personal()
+        asked = {"local": parts.local, "personal": parts.personal and is_other, "finetuned": parts.finetuned}
+        return [group for group, is_asked in asked.items() if is_asked]
+
+    def traffic_mb(self, users: UserScores, model: Mapping[str, Tensor]) -> float:
+        """What this evaluation sends, both ways; in a simulation, what it would send."""
+        groups = 1 + len(self.groups) + self.parts.validated
+        return SentToUsers(self.models, model).megabytes(self.tested) + returned_megabytes(users, groups)
+
+    def scoring_mb(self, model: Mapping[str, Tensor], servers: int) -> float:
+        """What `pooled_scores` of so many models like this one sends down; a few numbers come back."""
+        return len(self.tested) * servers * megabytes(model)
 
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
         """On request: f(z) on all training data, weighted by n_i or uniformly, and its gradient's squared norm."""

@@ -11,6 +11,7 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
 from fedlit.client.specs import number_states
 from fedlit.client.states import ClientStates
+from fedlit.client.traffic import first_numbers
 from fedlit.data.base import FederatedDataModule
 from fedlit.metrics.catalogue import MODELS, ShownState, Statistic
 from fedlit.metrics.measures import Measure
@@ -73,7 +74,8 @@ def round_columns(client: Client, parts: MetricGroups) -> list[str]:
         *(f"users/{name}" for name in ("gini", "entropy") if parts.tested),
         *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
         *(curve for curves in state_curves(client).values() for curve in curves),
-        *("distance/mean", "comm/up_mb", "comm/down_mb", "time/train_s", "time/eval_s", "time/round_s"),
+        *("distance/mean", "comm/up_mb", "comm/down_mb", "comm/first_mb", "comm/eval_mb"),
+        *("time/train_s", "time/eval_s", "time/round_s"),
     ]
 
 
@@ -95,13 +97,14 @@ def _personal_spread(measure: Measure) -> list[str]:
     return [f"{measure.name}_{name}" for name in ("min", "max", "var", measure.tail)]
 
 
-def round_metrics(cohort: WeighedCohort, client: Client, told_numbers: int = 0) -> dict[str, float]:
+def round_metrics(cohort: WeighedCohort, client: Client, told_numbers: int = 0, newly: int = 0) -> dict[str, float]:
     """The metrics of every round, which need no evaluation of a model.
 
     Args:
         cohort: of all servers that stepped.
         client: the algorithm.
         told_numbers: how many numbers a client sends besides, because the weighting or a callback reads them.
+        newly: how many of its clients had never trained before.
     """
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
@@ -123,6 +126,7 @@ def round_metrics(cohort: WeighedCohort, client: Client, told_numbers: int = 0) 
     return values | {
         "comm/down_mb": len(cohort.clients) * down * number_mb,
         "comm/up_mb": up_mb,
+        "comm/first_mb": newly * first_numbers(client) * number_mb,
     }
 
 

@@ -86,14 +86,15 @@ def test_what_is_not_finite_stays_in_its_row_and_column() -> None:
     assert torch.equal(ours.isfinite(), torch.bmm(a, b).isfinite())
 
 
-def loop_of(rows: int) -> Callable[..., tuple[Tensor, ...]]:
+def loop_of(rows: int, *, calls_torch: bool = False) -> Callable[..., tuple[Tensor, ...]]:
     """Two tensors that change places with matmul, a gather and a view of a part in the body."""
 
     def program(x: Tensor, z: Tensor, w: Tensor, first: Tensor, last: Tensor) -> tuple[Tensor, ...]:
         def step(t: Tensor, carried: tuple[Tensor, ...], fixed: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
             own, other = carried
             row = fixed[0].index_select(0, t % rows)
-            both = torch.cat([other + row.sum(), own @ fixed[0].T @ fixed[0] / rows], 0)
+            one = torch.linalg.det(torch.eye(2, dtype=x.dtype)) if calls_torch else 1.0
+            both = torch.cat([other + row.sum(), own @ fixed[0].T @ fixed[0] / rows * one], 0)
             return both[:rows].clone(), both[rows:] * 0.9
 
         return repeat_while(step, first, last, [x, z], [w])
@@ -101,15 +102,19 @@ def loop_of(rows: int) -> Callable[..., tuple[Tensor, ...]]:
     return program
 
 
-@pytest.mark.parametrize(("rows", "is_lean"), [(4, True), (120, False)], ids=["plain memory", "large products"])
+@pytest.mark.parametrize(
+    ("rows", "is_lean"),
+    [(4, True), (120, True), (5, False)],
+    ids=["small products", "large products", "torch's memory"],
+)
 @pytest.mark.parametrize("turns", [0, 1, 2, 7])
 def test_a_loop_gives_the_numbers_of_python(rows: int, is_lean: bool, turns: int) -> None:
     torch.manual_seed(0)
     x, z, w = (torch.randn(rows, rows, dtype=torch.float64) for _ in range(3))
-    assert (rows**3 <= MOST_TERMS) == is_lean
     last = torch.tensor([turns])
-    made, code = written(loop_of(rows), x, z, w, torch.tensor([0]), last)
+    made, code = written(loop_of(rows, calls_torch=not is_lean), x, z, w, torch.tensor([0]), last)
     assert not code or ("Memory " in code.split("inductor_entry_impl", 1)[1]) == is_lean
+    assert not code or (" large_products<" in code) == (rows**3 > MOST_TERMS)
     own, other = x, z
     for t in range(turns):
         row = w[t % rows]
@@ -139,6 +144,35 @@ def test_larger_products_and_steps_by_them_are_torchs(dtype: torch.dtype) -> Non
     twice = [case for case in cases for _ in range(2)]
     for case, ours, theirs in zip(twice, made, program(rate, *tensors), strict=True):
         assert torch.allclose(ours, theirs, rtol=CLOSE[dtype], atol=10 * CLOSE[dtype]), case
+
+
+@pytest.mark.parametrize("dtype", CLOSE, ids=str)
+def test_products_of_any_size_are_torchs(dtype: torch.dtype) -> None:
+    """More than is packed at a time in each direction, ragged ends, thin ones, several of them, and steps by them."""
+    torch.manual_seed(0)
+    sizes = [(17, 1030, 531), (600, 40, 521), (2600, 33, 5), (29, 700, 16)]
+    cases = [(*size, *form) for size in sizes for form in FORMS]
+    pairs = [
+        (factor(2, rows, inner, turned_a, dtype), factor(2, inner, columns, turned_b, dtype))
+        for rows, inner, columns, turned_a, turned_b in cases
+    ]
+    x, rate, wide = (
+        torch.randn(40, 600, dtype=dtype),
+        torch.tensor(0.3, dtype=dtype),
+        torch.randn(700, 600, dtype=dtype),
+    )
+
+    def program(x: Tensor, rate: Tensor, wide: Tensor, *factors: Tensor) -> tuple[Tensor, ...]:
+        moved = x - rate * (wide[:, :40].T @ wide)
+        return moved, *(torch.bmm(a, b) for a, b in zip(factors[::2], factors[1::2], strict=True))
+
+    tensors = [x, rate, wide, *(one for pair in pairs for one in pair)]
+    made, code = written(program, *tensors)
+    large = [matmul.Factors(*sizes, inner if turned else 1) for *sizes, _, turned in cases for inner in sizes[1:2]]
+    assert code.count(" large_products<") == sum(one.are_large for one in large) > len(cases) / 2
+    assert code.count(" large_moved<") == 1
+    for case, ours, theirs in zip([(), *cases], made, program(*tensors), strict=True):
+        assert float((ours - theirs).abs().max()) <= 50 * CLOSE[dtype], case
 
 
 def test_a_product_that_is_read_twice_is_written() -> None:
