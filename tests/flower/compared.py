@@ -17,7 +17,7 @@ def metrics(folder: Path) -> list[dict[str, str]]:
 
 def held_by_nodes(folder: Path, names: list[str], run: str) -> dict[str, Tensor]:
     """The newest rows of each node in a run."""
-    rows = {}
+    rows: dict[str, Tensor] = {}
     for client, name in enumerate(names):
         store = NodeRows(folder / name / run)
         kept = store.read(store.rounds[-1]) if store.rounds else {}

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from torch import nn
@@ -24,7 +25,7 @@ class Wide(nn.Sequential):
 WIDE = Problem(Wide, {"lr": 1e-4, "batch_size": 8})
 
 
-def make(kind: type[Client], problem: Problem = TINY, **options: object) -> Client:
+def make(kind: type[Client], problem: Problem = TINY, **options: Any) -> Client:
     return kind(problem.net(), **problem.local, **options)
 
 
