@@ -6,6 +6,11 @@
 #include <cmath>
 #include <type_traits>
 
+#if defined(__GNUC__) && !defined(__clang__) // torch's compiler forbids g++ to make vectors of loops
+#pragma GCC push_options
+#pragma GCC optimize("tree-loop-vectorize")
+#endif
+
 namespace fedlit {
 namespace {
 
@@ -225,3 +230,7 @@ void recur_back(
 
 } // namespace
 } // namespace fedlit
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
