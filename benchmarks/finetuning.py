@@ -6,7 +6,7 @@ with its outputs kept beside the same rounds without. All entries may use every 
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,7 +96,7 @@ def round_of_adapters(net: nn.Module, data: Data, users: list[torch.Tensor], wor
     return steps
 
 
-def put(own: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+def put(own: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
     """Copy values into parameters."""
     with torch.no_grad():
         for value, new in zip(own, values, strict=True):

@@ -360,7 +360,14 @@ class CountingRound(Round):
     host: "CountingLoop"
 
     def measure(
-        self, number: int, cohort: WeighedCohort | None, watch: RoundWatch | None, servers: ServerRecords, *, due: bool
+        self,
+        number: int,
+        cohort: WeighedCohort | None,
+        watch: RoundWatch | None,
+        servers: ServerRecords,
+        *,
+        newly: int,
+        due: bool,
     ) -> RoundRecord:
         """Only what a benchmark needs, and what several servers measure; there is no cohort before the first round."""
         if cohort is not None and watch is not None:

@@ -46,7 +46,9 @@ class Measured:
             workloads |= run["workloads"]
         machines = [f"{file.name}: {told(run)}" for file, run in runs.items()]
         same_work = {name: seen for run in runs.values() for name, seen in run.get("same_work", {}).items()}
-        return cls(machines, workloads, same_work)
+        order = {name: place for place, name in enumerate(WORKLOADS)}
+        in_order = sorted(workloads, key=lambda name: order.get(name, len(order)))
+        return cls(machines, {name: workloads[name] for name in in_order}, same_work)
 
     def of(self, name: str, entry: str) -> Entry | None:
         """An entry of a workload; that with the most threads where there are several."""

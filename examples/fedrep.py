@@ -25,13 +25,13 @@ class FedRep(Client):
 
     Args:
         net: the network that is trained.
-        head: the layer, or tensor, that stays with each client.
+        keep_local: the head: the layer, or tensor, that stays with each client.
         head_epochs: passes over the client's data for the head; local_epochs are for the body.
         local: the local options of fedlit.Client.
     """
 
-    def __init__(self, net: nn.Module, *, head: str = "linear.bias", head_epochs: int = 10, **local: Any) -> None:
-        super().__init__(net, **({"keep_local": head} | local))
+    def __init__(self, net: nn.Module, *, keep_local: str = "linear.bias", head_epochs: int = 10, **local: Any) -> None:
+        super().__init__(net, keep_local=keep_local, **local)
         self.head_epochs = head_epochs
 
     def phases(self) -> list[Phase]:

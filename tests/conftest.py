@@ -7,6 +7,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch and fedlit read it: tests ru
 import fedlit  # isort: skip  # noqa: E402
 
 import base64
+import gc
 import importlib.metadata
 import shlex
 import signal
@@ -53,6 +54,12 @@ NOT_DRAWN = base64.b64decode(
 
 DRAWING = ("fedlit.trainer.fit.draw_partition", "fedlit.cli.data.draw_partition")
 """Who draws partitions."""
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays until the end: the collector need not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @dataclass(frozen=True)

@@ -96,8 +96,8 @@ def many_rows(**options: Any) -> Found:
 def fine_tuned(**options: Any) -> Found:
     """Two groups of users who are fine-tuned together, so that each rank has one."""
     client = FedBC(conformance_net(), lr=0.05, batch_size=500)
-    tuning = {"finetune_lr": 0.1, "finetune_epochs": 2}
-    return found(fit(client, tiny_data((400, 900, 1500, 2100)), rounds=2, **tuning, **options))
+    tuning = {"finetune_lr": [0.1, 0.02], "finetune_epochs": 2}
+    return found(fit(client, tiny_data((400, 900, 1500, 2100), val_fraction=0.1), rounds=2, **tuning, **options))
 
 
 def newcomers(**options: Any) -> Found:

@@ -78,12 +78,16 @@ def test_operators_that_torchvision_asks_for_exist() -> None:
     assert torch.ops.torchvision.nms.default
 
 
-@pytest.mark.parametrize("package", ["torchvision", "torchmetrics"])
-def test_an_import_that_failed_before_fedlit_works_after_it(package: str) -> None:
-    """Where torchvision belongs to the torch, neither fails."""
+ALONE = (pytest.param(package, marks=pytest.mark.slow) for package in ("torchvision", "torchmetrics"))
+
+
+@pytest.mark.parametrize("packages", ["torchmetrics torchvision", *ALONE])
+def test_imports_that_failed_before_fedlit_work_after_it(packages: str) -> None:
+    """Where torchvision belongs to the torch, none fails."""
+    names = packages.split()
     lines = [
         "import contextlib, importlib",
-        f"with contextlib.suppress(RuntimeError): importlib.import_module('{package}')",
-        f"import fedlit, torchvision, {package}",
+        *(f"with contextlib.suppress(RuntimeError): importlib.import_module('{name}')" for name in names),
+        f"import fedlit, torchvision, {', '.join(names)}",
     ]
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, capture_output=True)

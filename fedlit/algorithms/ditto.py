@@ -32,7 +32,7 @@ class Ditto(Client):
     Args:
         net: the network that is trained.
         prox: λ: how firmly the personal model is held near the received one; 0.1, 1 and 2 in the paper.
-        personal_lr: η_p: rate of the personal steps; lr unless given.
+        personal_lr: η_p: rate of the personal steps, which are plain SGD; lr unless given.
         personal_steps: steps of the personal solve in a round; as many as the local ones unless given.
         order: the personal solve before the local one, or a step of each in turn on the same batch.
         local: the local options of fedlit.client.base.Client.
@@ -53,6 +53,11 @@ class Ditto(Client):
         require(personal_lr is None or personal_lr > 0, f"model.personal_lr is {personal_lr}; give a rate above 0.")
         require(
             personal_steps is None or personal_steps >= 1, f"model.personal_steps is {personal_steps}; give 1 or more."
+        )
+        require(
+            personal_lr is not None or self.optimizer == "sgd",
+            f"model.optimizer is {self.optimizer}, but personal steps are plain SGD's, and model.lr ({self.lr:g}) is "
+            "not a rate for them. Give model.personal_lr.",
         )
         self.prox = prox
         self.personal_lr = self.lr if personal_lr is None else personal_lr

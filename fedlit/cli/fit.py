@@ -4,11 +4,16 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 
 from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI
+from fedlit.remote.replay import ReplayLoop
+from fedlit.remote.replay_checks import check_clients, check_settings
+from fedlit.results.events import read_events
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.summary import result_table
 from fedlit.trainer.trainer import FederatedTrainer, quiet_lightning
@@ -22,9 +27,21 @@ def fit(arguments: list[str]) -> int:
     trainer = cli.trainer
     folder = trainer.folder
     assert isinstance(folder, RunFolder)
+    if cli.config.replay is not None:
+        replay(cli, Path(cli.config.replay))
     with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
         trainer.fit(cli.model, datamodule=cli.datamodule)
     return conclude(trainer)
+
+
+def replay(cli: FitCLI, path: Path) -> None:
+    """Let the trainer repeat what happened in a federation; refuses another run before anything is written."""
+    events = read_events(path)
+    check_settings(events, cli.plain_config(), cli.trainer.max_epochs or 1)
+    cli.datamodule.prepare_data()
+    cli.datamodule.setup("fit")
+    check_clients(events, cli.datamodule)
+    cli.trainer.use_loop(partial(ReplayLoop, events=events))
 
 
 def conclude(trainer: FederatedTrainer) -> int:

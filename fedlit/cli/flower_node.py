@@ -1,17 +1,26 @@
 """`fedlit flower node`: one client of a federation, with its own data: a worker, and a SuperNode that talks for it."""
 
 import argparse
+import signal
+import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 
-from fedlit.errors import ConfigError, require
+from fedlit.errors import ConfigError, ProcessError, require
 from fedlit.flower.programs import Programs
-from fedlit.flower.supernode import NodeOptions, make_worker, start_supernode
+from fedlit.flower.supernode import NodeOptions, SuperNode, make_worker, start_supernode
+from fedlit.flower.worker import Worker
 
 _AGAIN_S = 10
 """A server may not be there yet, or not know the node's key yet."""
+_LOOK_S = 0.5
+_NEVER_ASKED = (
+    "The server has not been reached yet: perhaps it is not there, does not know the key of this node, or --ca is not "
+    "its authority."
+)
+_GONE = "The server was reached before: it has ended, or the network is cut."
 
 
 def main(arguments: list[str]) -> int:
@@ -29,6 +38,7 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     check_options(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # else its programs and files would stay
     rows = options.rows or Path(f"node-{options.name}")
     rows.mkdir(mode=0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(prefix="fedlit-", ignore_cleanup_errors=True) as folder:
@@ -37,15 +47,31 @@ def main(arguments: list[str]) -> int:
         programs = Programs(Path(folder))
         try:
             Thread(target=worker.serve, daemon=True).start()
-            print(f"{options.name}: ready; its rows are in {rows}", flush=True)
+            print(f"{options.name}: its rows are in {rows}; looking for the server at {options.server}", flush=True)
             while True:
-                child = start_supernode(programs, options.name, socket, options.server, options.ca, options.key)
-                child.process.wait()
-                print(f"{child.ending()} It is started again in {_AGAIN_S} s; Ctrl-C ends this.", flush=True)
+                try:
+                    serve(
+                        start_supernode(programs, options.name, socket, options.server, options.ca, options.key), worker
+                    )
+                except ProcessError as error:
+                    why = _GONE if worker.asked else _NEVER_ASKED
+                    print(f"{why} {error} It is tried again in {_AGAIN_S} s; Ctrl-C or SIGTERM ends this.", flush=True)
+                programs.end()
                 time.sleep(_AGAIN_S)
         finally:
             programs.end()
             worker.close()
+
+
+def serve(node: SuperNode, worker: Worker) -> None:
+    """Wait until a program of a node ends, which is a ProcessError; say when the server asks for the first time."""
+    before, is_asked = worker.asked, False
+    while True:
+        if worker.asked > before and not is_asked:
+            is_asked = True
+            print(f"{worker.node.name}: the server has asked; this node takes part", flush=True)
+        node.check()
+        time.sleep(_LOOK_S)
 
 
 def check_options(options: argparse.Namespace) -> None:

@@ -1,5 +1,6 @@
 """`fedlit flower run`: the server of a federation. It starts a SuperLink, submits the run, and trains as `fit` does."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -8,15 +9,18 @@ from tempfile import TemporaryDirectory
 from fedlit.cli.fit import conclude, logged_to
 from fedlit.config.described_model import described_model
 from fedlit.config.files import resolve_configs
-from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser
+from fedlit.config.flower_cli import FlowerCLI, check_count, check_options, federation_parser, pace_of
 from fedlit.errors import ConfigError, require
 from fedlit.flower.keys import Keys
 from fedlit.flower.link import FlowerLink
 from fedlit.flower.programs import Programs
 from fedlit.flower.superlink import Listening, start_superlink, submitted
+from fedlit.flower.timings import memory_lines, this_process
+from fedlit.remote.link import Link
 from fedlit.remote.loop import RemoteLoop
 from fedlit.remote.nodes import Nodes, meet
 from fedlit.remote.told_data import ToldData
+from fedlit.results.events import Pace
 from fedlit.results.folder import RunFolder
 from fedlit.trainer.trainer import quiet_lightning
 from fedlit.trainer.wandb.session import tracked
@@ -27,6 +31,7 @@ EVERYWHERE, HERE = "0.0.0.0:9092", "127.0.0.1:9092"
 
 def main(arguments: list[str]) -> int:
     """The server of a federation, for nodes that are started with fedlit flower node."""
+    began = time.monotonic()
     parser = federation_parser("run", main.__doc__)
     parser.add_argument("--listen", metavar="HOST:PORT", help=f"{EVERYWHERE} unless given; {HERE} with --insecure")
     parser.add_argument("--keys", type=Path, metavar="DIR", help="of fedlit flower keys, or of your IT")
@@ -38,27 +43,40 @@ def main(arguments: list[str]) -> int:
     quiet_lightning()
     cli = FlowerCLI(resolve_configs(others))
     check_count(cli, options.nodes)
+    pace = pace_of(options, cli)
     with TemporaryDirectory(prefix="fedlit-", ignore_cleanup_errors=True) as folder:
         programs = Programs(Path(folder))
         try:
             start_superlink(programs, listening)
             with submitted(programs, listening, Path(folder), options.deadline) as link:
                 print(f"waiting for {options.nodes} nodes at {place}", flush=True)
-                return train(cli, link, link.wait_for_nodes(options.nodes, options.patience, programs.check))
+                link.timings.began = began
+                names = link.wait_for_nodes(options.nodes, options.patience, programs.check)
+                print(f"the nodes are {', '.join(names)}: clients 0 to {len(names) - 1}, in this order", flush=True)
+                code = train(cli, link, names, pace)
+                if options.timings:
+                    show_timings(link, programs.processes())
+                return code
         finally:
             programs.end()
 
 
-def train(cli: FlowerCLI, link: FlowerLink, names: Sequence[str]) -> int:
+def train(cli: FlowerCLI, link: Link, names: Sequence[str], pace: Pace = "clock") -> int:
     """Train with these nodes; ends as `fedlit fit` does."""
     trainer, folder = cli.trainer, cli.trainer.folder
     assert isinstance(folder, RunFolder)
     told = meet(link, names)
     model = described_model(cli.plain_config()["model"])
     with tracked(trainer, artifact=cli.config.wandb_artifact), logged_to(folder):
-        trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model=model))
+        trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model=model, pace=pace))
         trainer.fit(cli.model, datamodule=ToldData(told))
     return conclude(trainer)
+
+
+def show_timings(link: FlowerLink, processes: Sequence[tuple[str, int]]) -> None:
+    """Print the seconds of exchanges by phase, and the memory of these processes."""
+    for line in (*link.timings.lines(), "", *memory_lines([this_process(), *processes])):
+        print(line, flush=True)
 
 
 def listening_of(place: str, keys: Path | None, *, is_insecure: bool) -> Listening:

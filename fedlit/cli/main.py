@@ -13,7 +13,6 @@ from fedlit.errors import ConfigError, FedlitError, nearest
 
 COMMANDS = {
     "fit": "train: fedlit fit --config synthetic_fedbc.yaml",
-    "cloud": "train with servers and clients as processes: fedlit cloud --config mnist_cloud_async_fedbcd",
     "flower": "train with clients on other machines: fedlit flower try --config synthetic_fedbc --nodes 5",
     "data": "show who holds which samples, without training: fedlit data --config synthetic_fedbc.yaml",
     "sweep": "search settings with a W&B sweep file, without a server: fedlit sweep synthetic_fedbc --jobs 2",
@@ -28,8 +27,14 @@ COMMANDS = {
     "conformance": "check every algorithm, or your own, against what all must pass",
 }
 
-MOVED = {"bench": "python -m benchmarks (or make bench), in a checkout of fedlit"}
-"""Commands of earlier versions, with what to type instead."""
+MOVED = {
+    "bench": "has left the package. Type: python -m benchmarks (or make bench), in a checkout of fedlit.",
+    "cloud": "is gone: a cloud's clients are nodes on Flower now, and its servers are in one process. Type: fedlit "
+    "flower try --config X --nodes N, with a node for each client, or fedlit flower run for nodes on other machines. "
+    "--pace says whether real arrivals or trainer.clock decide which server steps next. fedlit fit simulates the same "
+    "cloud.",
+}
+"""Commands of earlier versions -> what became of them."""
 WORDS_ONLY = {"list"}
 """Commands that need nothing but words, and so no torch."""
 MANY_RUNS = {"compare", "sweep", "reproduce"}
@@ -114,10 +119,6 @@ def dispatch(arguments: list[str], ready: Callable[[], object]) -> int:
         from fedlit.cli.fit import fit  # Lightning's command line takes two seconds to import
 
         return fit(rest)
-    if name == "cloud":
-        from fedlit.cli.cloud import cloud  # as above
-
-        return cloud(rest)
     if name == "flower":
         from fedlit.cli.flower import flower  # as above, and flwr may be missing
 
@@ -150,7 +151,7 @@ def check_command(name: str, rest: list[str]) -> None:
         verb = next((word for word in rest if word in COMMANDS), "fit")
         raise ConfigError(f"'{name}' is before the command, but belongs after it. Write: fedlit {verb} {name} …")
     if name in MOVED:
-        raise ConfigError(f"`fedlit {name}` has left the package. Type: {MOVED[name]}.")
+        raise ConfigError(f"`fedlit {name}` {MOVED[name]}")
     raise ConfigError(f"There is no command '{name}'. {nearest(name, COMMANDS)}Commands: {', '.join(COMMANDS)}.")
 
 

@@ -10,7 +10,9 @@ from rich.table import Table
 
 from fedlit.config.files import shipped_tables
 from fedlit.errors import ConfigError, RunError, require
+from fedlit.experiments.reproduce.grid import has_picture
 from fedlit.experiments.reproduce.page import entries, headings, is_number, page, style_for, summary_lines
+from fedlit.experiments.reproduce.picture import save_picture
 from fedlit.experiments.reproduce.result import Result, collect
 from fedlit.experiments.reproduce.runs import Reproduction
 from fedlit.experiments.reproduce.summary import HEADINGS as SUMMARY_HEADINGS
@@ -129,6 +131,8 @@ def write_page(made: Reproduction, results: Sequence[Result], copy: Path | None,
     for path in (made.folder / f"{page_name}.md", *([copy] if copy else [])):
         write(text, path, console)
         write(record, record_path(path))
+        if has_picture(made.table, results):
+            save_picture(path.parent / f"{made.table.name}.png", results, style_for)
 
 
 def write(text: str, path: Path, console: Console | None = None) -> None:

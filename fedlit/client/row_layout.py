@@ -77,7 +77,10 @@ class RowLayout:
 
 def as_bytes(value: Tensor) -> Tensor:
     """(bytes,) uint8; the same memory where the numbers lie in order."""
-    return value.detach().contiguous().view(-1).view(torch.uint8)
+    flat = value.detach().contiguous().view(-1)
+    if len(flat) == 1:  # one number of an expanded tensor counts as contiguous, with stride 0
+        flat = flat.as_strided((1,), (1,))
+    return flat.view(torch.uint8)
 
 
 def bytes_as_tensor(content: bytes, size: int = 0) -> Tensor:

@@ -128,9 +128,19 @@ class FitCLI(LightningCLI):
         parser.add_argument(
             "--experiment", type=str | None, default=None, help="the run's W&B group; the config's name unless given"
         )
+        self.add_own_arguments(parser)
         parser.link_arguments("seed_everything", "trainer.seed")
         for name in ("run", "resume", "overwrite"):
             parser.link_arguments(name, f"trainer.{name}")
+
+    def add_own_arguments(self, parser: LightningArgumentParser) -> None:
+        """Add the options that `fit` alone has."""
+        parser.add_argument(
+            "--replay",
+            type=str | None,
+            default=None,
+            help="events.jsonl of a federation of nodes: repeat what happened there, with the same bits",
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Parse the arguments of the command."""
@@ -178,8 +188,8 @@ class FitCLI(LightningCLI):
         return trainer
 
     def default_name(self, config: dict[str, Any]) -> str:
-        """The run folder's name, unless --run gives it."""
-        return default_name(config)
+        """The run folder's name, unless --run gives it; a replay has a folder beside."""
+        return f"{default_name(config)}-replay" if self.config.replay else default_name(config)
 
     def experiment(self, config: dict[str, Any]) -> str:
         """The run's W&B group: --experiment, WANDB_RUN_GROUP, the names of its configs, or <data>_<algorithm>."""

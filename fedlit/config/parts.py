@@ -1,10 +1,12 @@
-"""The client and the data of a run, built anew from its config.yaml: the command line's own, or one that Python wrote.
+"""The client, the data and the fine-tuning of a run, built anew from its config.yaml.
 
-A config.yaml from Python describes a run (`description.describe_run`). If all its classes can be imported, and a config
-can hold their arguments, the run can be built from it too; the result is described again, and must be the same.
+The command line wrote it, or Python did. One from Python describes a run (`description.describe_run`). If all its
+classes can be imported, and a config can hold their arguments, the run can be built from it too; the result is
+described again, and must be the same.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,15 +20,30 @@ from fedlit.config.files import resolve_configs
 from fedlit.config.fit_cli import FitCLI, plain_refusals
 from fedlit.data.base import FederatedDataModule
 from fedlit.errors import ConfigError
+from fedlit.evaluation.round_evaluator import EvaluationOptions
 from fedlit.results.config_file import FROZEN, canonical, flatten, read_config
+from fedlit.trainer.configuration_checks import evaluation_options
 from fedlit.trainer.description import describe_client
 from fedlit.trainer.restore import Restored
 
-Parts = tuple[Client, FederatedDataModule]
 INSTEAD = (
     "Run the script once more with FederatedTrainer(…, resume=True) and the rounds that it had: nothing is trained "
     "again, and trainer.summary, trainer.test() and trainer.personal_model(3) have what the run found."
 )
+
+
+FINETUNING = ("lr", "on", "epochs", "part", "from")
+"""Options of the trainer that follow `finetune_`."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What of a run can be built anew."""
+
+    client: Client
+    data: FederatedDataModule
+    options: EvaluationOptions
+    """The fine-tuning, with the seed of its draws."""
 
 
 class RunParts(FitCLI):
@@ -45,33 +62,39 @@ class RunParts(FitCLI):
             made = self.parser.instantiate(parts)
             self.model, self.datamodule = made.model, made.data
 
+    def parts(self) -> Parts:
+        """The parts, once they are built."""
+        asked = {name: self.config.trainer[f"finetune_{name}"] for name in FINETUNING}
+        asked["start"] = asked.pop("from")
+        options = evaluation_options((), self.config.seed_everything, newcomers_every=None, eval_every=1, **asked)
+        assert isinstance(self.model, Client)
+        assert isinstance(self.datamodule, FederatedDataModule)
+        return Parts(self.model, self.datamodule, options)
+
 
 def parts_of(restored: Restored, overrides: Sequence[str] = ()) -> Parts:
     """The client with the run's global model, and the data, which are set up.
 
     Args:
         restored: the run.
-        overrides: options of `fit` that change the data.
+        overrides: options of `fit` that change the data or the fine-tuning.
     """
     path = restored.folder.config
     described = read_config(path)
     if "class_path" not in described.get("trainer", {}):
-        client, data = built(path, overrides)
-        restored.load_into(client, data)
-        return client, data
-    client, data = built_from_description(path, described, overrides)
-    restored.load_into(client, data)
-    check_built(path, described, client, data, is_user_code=not overrides)
-    return client, data
+        parts = built(path, overrides)
+        restored.load_into(parts.client, parts.data)
+        return parts
+    parts = built_from_description(path, described, overrides)
+    restored.load_into(parts.client, parts.data)
+    changes_data = any(not option.startswith("--trainer.") for option in overrides if option.startswith("--"))
+    check_built(path, described, parts.client, parts.data, is_user_code=not changes_data)
+    return parts
 
 
 def built(config: Path, overrides: Sequence[str]) -> Parts:
-    """Build client and data from a config and options of `fit`."""
-    parts = RunParts(resolve_configs(["--config", str(config), *overrides]))
-    client, data = parts.model, parts.datamodule
-    assert isinstance(client, Client)
-    assert isinstance(data, FederatedDataModule)
-    return client, data
+    """Build the parts from a config and options of `fit`."""
+    return RunParts(resolve_configs(["--config", str(config), *overrides])).parts()
 
 
 def built_from_description(path: Path, described: Mapping[str, Any], overrides: Sequence[str]) -> Parts:
@@ -105,11 +128,14 @@ def classes_of(described: Mapping[str, Any], where: str = "") -> Iterator[tuple[
 
 
 def buildable(described: Mapping[str, Any]) -> dict[str, Any]:
-    """The config of the client and the data, without fingerprints and hashes."""
+    """The config of the client, the data and the fine-tuning, without fingerprints and hashes."""
+    trainer = described["trainer"]["init_args"]
+    finetuning = {key: trainer[key] for key in (f"finetune_{name}" for name in FINETUNING) if key in trainer}
     data = dict(described["data"])
     data["init_args"] = {name: value for name, value in data["init_args"].items() if name != "partition_hash"}
     return {
-        "seed_everything": described["trainer"]["init_args"]["seed"],
+        "seed_everything": trainer["seed"],
+        "trainer": finetuning,
         "model": without_fingerprints(described["model"]),
         "data": without_fingerprints(data),
     }

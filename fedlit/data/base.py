@@ -57,7 +57,8 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         test_fraction: share of each client's samples that is kept for testing
         val_fraction: share of the remaining training samples that is kept for validation; 0 for none
         adapt_fraction: share of the then remaining ones that is kept for adapting personal models; 0 for none
-        split: how the test share is taken: shuffled, or tail, the last rows as they were assigned (see docs/data.md)
+        split: how the test share is taken: shuffled; tail, the last rows as they were assigned (see docs/data.md); or
+            ordered, where validation has the rows before them
         limit: for a quick try: keep at most this many samples in each part of each client, and of an official test
         eval_clients: test on this many clients, drawn by the seed; unless given on all, or on 10,000 if there are more
         eval_samples: test on at most this many samples of each client, drawn by the seed
@@ -73,7 +74,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         test_fraction: float = 0.2,
         val_fraction: float = 0.1,
         adapt_fraction: float = 0.0,
-        split: Literal["shuffled", "tail"] = "shuffled",
+        split: Literal["shuffled", "tail", "ordered"] = "shuffled",
         limit: int | None = None,
         eval_clients: int | None = None,
         eval_samples: int | None = None,
@@ -82,7 +83,7 @@ class FederatedDataModule(Recorded, LightningDataModule, ABC):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.shares = Shares(test_fraction, val_fraction, adapt_fraction, tail=split == "tail")
+        self.shares = Shares(test_fraction, val_fraction, adapt_fraction, split == "tail", split == "ordered")
         for name, value in (("limit", limit), ("eval_clients", eval_clients), ("eval_samples", eval_samples)):
             require(value is None or value >= 1, f"data.{name} is {value}. Set it to 1 or more, or leave it out.")
         require(0 <= seed < 2**32, f"data.seed is {seed}. Set it to a whole number from 0 to 4294967295.")

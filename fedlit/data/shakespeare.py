@@ -6,7 +6,8 @@ character once, and a row number is the position of a window in it. The network 
 Windows overlap: neighbours share 79 of their 80 characters. `split: shuffled` therefore tests on text that was also
 trained on, only at other offsets; `split: tail` tests on the end of what each role says, and only the first 80 windows
 of the test reach back into training text. LEAF's own split_data.py also tests on the end, and drops the 79 windows
-before it. Validation windows are drawn among the training windows in both cases.
+before it. Validation windows are drawn among the training windows in both cases; `split: ordered` validates on the text
+just before that of the test instead, so that what is chosen by validation does not profit from known text.
 
 Caldas et al., LEAF: a benchmark for federated settings (2018). FedBC: 138 roles of at least 20 samples, 80/20; which
 roles of LEAF's these were is not known.

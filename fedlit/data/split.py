@@ -30,6 +30,8 @@ class Shares:
     adapt: float = 0.0
     tail: bool = False
     """Test on the rows that were assigned last, instead of on shuffled ones."""
+    ordered: bool = False
+    """The same, and validate on the rows before them."""
 
     def __post_init__(self) -> None:
         for name in ("test", "val", "adapt"):
@@ -71,18 +73,22 @@ def split(parts: Parts, shares: Shares, seed: int) -> Splits:
     """Cut every client's rows; parts that the recipe has fixed stay as they are."""
     rows = Ragged.of(parts.clients)
     if parts.tests is not None:
-        test, rest = Ragged.of(parts.tests), shuffled(rows, seed)
-    elif shares.tail:
+        test, rest = Ragged.of(parts.tests), rows if shares.ordered else shuffled(rows, seed)
+    elif shares.tail or shares.ordered:
         kept = tail_size(rows.sizes, shares.test)
-        test, rest = rows.cut(kept, rows.sizes), shuffled(rows.cut(0, kept), seed)
+        test, rest = rows.cut(kept, rows.sizes), rows.cut(0, kept)
+        rest = rest if shares.ordered else shuffled(rest, seed)
     else:
         # A client with two rows or more can be tested.
         test, rest = split_off(shuffled(rows, seed), shares.test, least=1)
     if parts.vals is not None:
         val = Ragged.of(parts.vals)
+    elif shares.ordered:
+        first = rest.sizes - shares_of(rest.sizes, shares.val, least=0)
+        val, rest = rest.cut(first, rest.sizes), rest.cut(0, first)
     else:
         val, rest = split_off(rest, shares.val, least=0)
-    adapt, train = split_off(rest, shares.adapt, least=1)
+    adapt, train = split_off(shuffled(rest, seed) if shares.ordered else rest, shares.adapt, least=1)
     groups = list(parts.groups) if parts.groups is not None else [""] * len(rows)
     return Splits(train, val, test, adapt, groups)
 

@@ -93,7 +93,8 @@ def stand_ins(*, beside: bool) -> dict[Any, Callable[..., Any]]:
     def is_ours(a: Tensor, b: Tensor) -> bool:
         if a.dtype not in TYPES or not a.numel() or not b.numel():
             return False
-        factors = Factors(*a.shape[-2:], b.shape[-1], b.stride(-1))
+        (rows, inner), (columns, step) = a.shape[-2:], (b.shape[-1], b.stride(-1))
+        factors = Factors(rows, inner, columns, step)
         return factors.are_small or (beside and (factors.lie_beside or factors.rows >= LEAST_ROWS))
 
     def product(a: Tensor, b: Tensor) -> Any:

@@ -21,12 +21,14 @@ from torch.func import grad, vmap
 
 from fedlit.client.net_parts import parameters_of, trained
 from fedlit.client.step import Adaptation
+from fedlit.client.tasks import LOSSES
 from fedlit.data.ragged import Ragged
 from fedlit.engines.base import BatchPlan, plan_batches
 from fedlit.engines.forward import CHUNK, HELD_BYTES
-from fedlit.evaluation.evaluator import Evaluator
+from fedlit.evaluation.evaluator import Evaluator, pooled_value
 from fedlit.inputs import Inputs, mapped
 from fedlit.keys import Purpose, generator
+from fedlit.metrics.measures import Measure
 from fedlit.metrics.user_scores import OwnScores
 from fedlit.params import Params, per_client, row, stack
 
@@ -107,21 +109,40 @@ class Adapter:
         self, users: Sequence[int], model_of: Callable[[int], Model], steps: Sequence[Adaptation], round: int
     ) -> dict[int, OwnScores]:
         """User -> scores on its own test, of its model after these adaptations; processes share the users."""
-        tests, groups = self.data.everyone.test, self.groups(users, steps)
+        groups = self.groups(users, steps)
         if not groups:
             return {}
-        costs = [sum(int(tests.sizes[user]) + self.cost(user, steps) for user in group) for group in groups]
+        scored = self._scored(groups, self.data.everyone.test, model_of, steps, round)
+        return self.evaluator.own_scores([user for group in groups for user in group], scored)
+
+    def validated(
+        self, model_of: Callable[[int], Model], steps: Sequence[Adaptation], round: int, measure: Measure
+    ) -> tuple[float, float]:
+        """A measure and the mean loss of all users' adapted models, each on its own validation rows, pooled."""
+        rows = self.data.everyone.val
+        scored = self._scored(self.groups(rows.sizes.nonzero()[0].tolist(), steps), rows, model_of, steps, round)
+        return pooled_value(measure, scored), float(scored[LOSSES].double().mean())
+
+    def _scored(
+        self,
+        groups: Sequence[Sequence[int]],
+        rows: Ragged,
+        model_of: Callable[[int], Model],
+        steps: Sequence[Adaptation],
+        round: int,
+    ) -> Params:
+        """Losses and summands of each user's adapted model on its part of these rows, one user after the other."""
+        costs = [sum(int(rows.sizes[user]) + self.cost(user, steps) for user in group) for group in groups]
 
         def rows_of(numbers: list[int]) -> Params:
             return self.evaluator.rows_of_each(
-                (model, tests[user])
+                (model, rows[user])
                 for number in numbers
                 for user, model in zip(groups[number], self.group(groups[number], model_of, steps, round), strict=True)
             )
 
-        lengths = [sum(int(tests.sizes[user]) for user in group) for group in groups]
-        scored = self.evaluator.ranks.split_work(costs, rows_of, lengths)
-        return self.evaluator.own_scores([user for group in groups for user in group], scored)
+        lengths = [sum(int(rows.sizes[user]) for user in group) for group in groups]
+        return self.evaluator.ranks.split_work(costs, rows_of, lengths)
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 

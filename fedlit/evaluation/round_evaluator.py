@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any
 
 import torch
@@ -24,7 +25,9 @@ from fedlit.evaluation.round_metrics import (
     personal_metrics,
     user_records,
 )
+from fedlit.evaluation.traffic import SentToUsers, megabytes, returned_megabytes
 from fedlit.evaluation.user_models import UserModels
+from fedlit.metrics.measures import Measure
 from fedlit.metrics.user_scores import OwnScores, UserScores
 from fedlit.params import Params, sq_norm
 from fedlit.ranks import Ranks
@@ -35,7 +38,8 @@ class EvaluationOptions:
     """What the trainer's arguments say about evaluation."""
 
     extra_metrics: Sequence[str] = ()
-    finetune: Adaptation | None = None
+    finetune: tuple[Adaptation, ...] = ()
+    """Of several, an evaluated round takes the one that is best on the users' validation samples."""
     finetune_from: FinetuneFrom = "personal"
     seed: int = 0
     """Of the run, in the keys of the batches of fine-tuning."""
@@ -44,9 +48,21 @@ class EvaluationOptions:
 
     def describe_finetuning(self) -> str:
         """A text for the summary; what is fine-tuned stands there unless it is the personal model."""
-        assert self.finetune is not None
         start = "z after " if self.finetune_from == "global" else ""
-        return start + self.finetune.describe()
+        texts = [step.describe() for step in self.finetune]
+        return start + texts[0] if len(texts) == 1 else f"{start}the best on validation of: {'; '.join(texts)}"
+
+
+def choice_columns(steps: Sequence[Adaptation], measure: Measure) -> tuple[str, ...]:
+    """The metrics that name the chosen one of several fine-tunings; none if there is no choice."""
+    epochs = ["finetuned/epochs"] if steps and steps[0].epochs is not None else []
+    return ("finetuned/lr", *epochs, f"finetuned/val_{measure.name}") if len(steps) > 1 else ()
+
+
+def chosen_values(step: Adaptation, validated: float) -> tuple[float, ...]:
+    """Their values."""
+    epochs = [] if step.epochs is None else [float(step.epochs)]
+    return (step.lr, *epochs, validated)
 
 
 def rows_to_measure(data: FederatedDataModule, evaluations: int, trained: int) -> int:
@@ -88,6 +104,8 @@ class RoundEvaluator:
         self.adapter = Adapter(self.evaluator, options.seed)
         self._check_extra()
         self._kept: dict[str, dict[int, OwnScores]] = {"local": {}, "personal": {}, "finetuned": {}}
+        self.tuned = options.finetune[0] if len(options.finetune) == 1 else None
+        """The fine-tuning that is measured; of several, the one that the last evaluated round chose."""
 
     @property
     def parts(self) -> MetricGroups:
@@ -100,10 +118,11 @@ class RoundEvaluator:
             local=tested and self.models.keeps_local,
             personal=personal,
             finetuned=(personal or (tested and self.options.finetune_from == "global"))
-            and self.options.finetune is not None,
+            and len(self.options.finetune) > 0,
+            choice=choice_columns(self.options.finetune, self.client.task.first),
             extra=tuple(self.options.extra_metrics),
             newcomers=self.data.newcomer_data is not None,
-            finetuned_newcomers=self.data.newcomer_data is not None and self.options.finetune is not None,
+            finetuned_newcomers=self.data.newcomer_data is not None and len(self.options.finetune) > 0,
         )
 
     def _check_extra(self) -> None:
@@ -115,6 +134,12 @@ class RoundEvaluator:
                 f"trainer.extra_metrics asks for {name}, but clients' own models are not kept in this run. Set "
                 "trainer.store_local_models to true, or leave it out; centralised training has none.",
             )
+        require(
+            len(self.options.finetune) < 2 or self.parts.finetuned,
+            "trainer.finetune_lr or trainer.finetune_epochs has several values, of which validation takes the best, "
+            "but this run has no users' models to fine-tune. Set trainer.store_local_models to true, or "
+            "trainer.finetune_from to global, or give one value.",
+        )
 
     def invalidate(self, clients: Iterable[int]) -> None:
         """Drop the scores of these clients, which have trained."""
@@ -161,10 +186,34 @@ class RoundEvaluator:
             values |= personal_metrics(personal, measures)
         values |= self.extra_of_users()
         if parts.finetuned:
+            values |= self.choose_finetuning(number)
             values |= local_metrics(self.finetuned_models(users, number), measures, "finetuned")
+        values["comm/eval_mb"] = self.traffic_mb(users, model)
         numbers = number_states(self.client.first_values())
         scores = (users if is_whole else None, local, personal)
         return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)
+
+    @property
+    def tested(self) -> list[int]:
+        """Users with tests of their own."""
+        users: list[int] = self.evaluator.counts.nonzero().flatten().tolist()
+        return users
+
+    @property
+    def groups(self) -> list[str]:
+        """Groups of models that are measured besides the global model."""
+        parts, is_other = self.parts, self.client.personal_model() != Personal()
+        asked = {"local": parts.local, "personal": parts.personal and is_other, "finetuned": parts.finetuned}
+        return [group for group, is_asked in asked.items() if is_asked]
+
+    def traffic_mb(self, users: UserScores, model: Mapping[str, Tensor]) -> float:
+        """What this evaluation sends, both ways; in a simulation, what it would send."""
+        groups = 1 + len(self.groups) + self.parts.validated
+        return SentToUsers(self.models, model).megabytes(self.tested) + returned_megabytes(users, groups)
+
+    def scoring_mb(self, model: Mapping[str, Tensor], servers: int) -> float:
+        """What `pooled_scores` of so many models like this one sends down; a few numbers come back."""
+        return len(self.tested) * servers * megabytes(model)
 
     def extra(self, model: Mapping[str, Tensor]) -> dict[str, float]:
         """On request: f(z) on all training data, weighted by n_i or uniformly, and its gradient's squared norm."""
@@ -221,10 +270,33 @@ class RoundEvaluator:
 
     def finetuned_models(self, shared: UserScores, round: int) -> UserScores:
         """Scores of the personal models, or of z, after fine-tuning."""
-        step = self.options.finetune
+        step = self.tuned
         if self.options.finetune_from == "global":
             return self._adapted_scores("finetuned", shared, step, model_of=self.models.received, round=round)
         return self._adapted_scores("finetuned", shared, self.client.personal_model().adaptation, step, round=round)
+
+    def choose_finetuning(self, round: int) -> dict[str, float]:
+        """Of several fine-tunings, take the one with the best measure on validation, and then the lowest loss.
+
+        Returns the choice, as metrics; nothing if there is none to make.
+        """
+        steps, first = self.options.finetune, self.client.task.first
+        if len(steps) < 2:
+            return {}
+        from_z = self.options.finetune_from == "global"
+        own = None if from_z else self.client.personal_model().adaptation
+        model_of = self.models.received if from_z else self.models.personal
+        tried = [
+            self.adapter.validated(model_of, [one for one in (own, step) if one is not None], round, first)
+            for step in steps
+        ]
+        sign = -1 if first.best == "max" else 1
+        keys = [(sign * value, loss) if isfinite(value) and isfinite(loss) else (inf, inf) for value, loss in tried]
+        best = keys.index(min(keys))
+        if steps[best] != self.tuned:
+            self._kept["finetuned"].clear()
+        self.tuned = steps[best]
+        return dict(zip(choice_columns(steps, first), chosen_values(self.tuned, tried[best][0]), strict=True))
 
     def _adapted_scores(
         self,

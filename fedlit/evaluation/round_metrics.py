@@ -11,6 +11,7 @@ from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
 from fedlit.client.specs import number_states
 from fedlit.client.states import ClientStates
+from fedlit.client.traffic import first_numbers
 from fedlit.data.base import FederatedDataModule
 from fedlit.metrics.catalogue import MODELS, ShownState, Statistic
 from fedlit.metrics.measures import Measure
@@ -42,6 +43,8 @@ class MetricGroups:
     """Whether users have a personal model."""
     finetuned: bool = False
     """Whether the personal model is measured again after one more step."""
+    choice: Sequence[str] = ()
+    """Names of the metrics that say which of several fine-tunings was chosen."""
     newcomers: bool = False
     """Whether clients were held back for the whole training."""
     finetuned_newcomers: bool = False
@@ -65,12 +68,14 @@ def round_columns(client: Client, parts: MetricGroups) -> list[str]:
         *(name for measure in measures for name in _means("personal", measure) if parts.personal),
         *(f"personal/{name}" for measure in measures for name in _personal_spread(measure) if parts.personal),
         *(name for measure in measures for name in _means("finetuned", measure) if parts.finetuned),
+        *(parts.choice if parts.finetuned else ()),
         *(name for measure in measures for name in newcomer_columns(measure, parts)),
         *(f"users/{measure.name}_{name}" for measure in measures for name in measure.spread if parts.tested),
         *(f"users/{name}" for name in ("gini", "entropy") if parts.tested),
         *(f"{user}/{name}" for user in ("min_user", "max_user") for name in extremes),
         *(curve for curves in state_curves(client).values() for curve in curves),
-        *("distance/mean", "comm/up_mb", "comm/down_mb", "time/train_s", "time/eval_s", "time/round_s"),
+        *("distance/mean", "comm/up_mb", "comm/down_mb", "comm/first_mb", "comm/eval_mb"),
+        *("time/train_s", "time/eval_s", "time/round_s"),
     ]
 
 
@@ -92,13 +97,14 @@ def _personal_spread(measure: Measure) -> list[str]:
     return [f"{measure.name}_{name}" for name in ("min", "max", "var", measure.tail)]
 
 
-def round_metrics(cohort: WeighedCohort, client: Client, told_numbers: int = 0) -> dict[str, float]:
+def round_metrics(cohort: WeighedCohort, client: Client, told_numbers: int = 0, newly: int = 0) -> dict[str, float]:
     """The metrics of every round, which need no evaluation of a model.
 
     Args:
         cohort: of all servers that stepped.
         client: the algorithm.
         told_numbers: how many numbers a client sends besides, because the weighting or a callback reads them.
+        newly: how many of its clients had never trained before.
     """
     reports = cohort.reports.numpy()
     sizes, weights = cohort.sizes.numpy(), cohort.weights.numpy()
@@ -120,6 +126,7 @@ def round_metrics(cohort: WeighedCohort, client: Client, told_numbers: int = 0) 
     return values | {
         "comm/down_mb": len(cohort.clients) * down * number_mb,
         "comm/up_mb": up_mb,
+        "comm/first_mb": newly * first_numbers(client) * number_mb,
     }
 
 

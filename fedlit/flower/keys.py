@@ -5,6 +5,8 @@ server.key  server.crt      stay on the server
 nodes/NAME  nodes/NAME.pub  a node gets its NAME, the server its NAME.pub
 """
 
+import os
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,3 +52,11 @@ class Keys:
             "give those of your IT the names ca.crt, server.crt, server.key and nodes/NAME.pub; --insecure does "
             "without, on a network that you trust.",
         )
+
+
+def write_secret(path: Path) -> Path:
+    """Write a new secret that two processes of this user share, and nobody else can read; returns its file."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(secrets.token_bytes(32))
+    return path

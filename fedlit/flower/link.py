@@ -6,16 +6,26 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from queue import Queue
+from threading import Thread
 from typing import Self
 
 from fedlit.client.messages import Message, pack, unpack
 from fedlit.client.row_layout import bytes_as_tensor
 from fedlit.errors import MessageError, ProcessError
-from fedlit.flower.frames import ClosedError, receive, send
-from fedlit.remote.link import Answers, Link
+from fedlit.flower.frames import ClosedError, Head, receive, send
+from fedlit.flower.timings import Timings
+from fedlit.remote.link import Answer, Link
 
 log = logging.getLogger("fedlit")
+
+Frame = tuple[Head, list[bytes]]
+_ENDED = (
+    "The ServerApp of this run has ended, or the SuperLink has. The round is undone; start the SuperLink if it is "
+    "gone, and continue with --resume."
+)
 
 
 class FlowerLink(Link):
@@ -27,6 +37,7 @@ class FlowerLink(Link):
     """
 
     def __init__(self, folder: Path, deadline: float) -> None:
+        super().__init__()
         self.deadline = deadline
         self.token = secrets.token_hex(16)
         """The ServerApp of this run, and no other process, knows it."""
@@ -36,8 +47,12 @@ class FlowerLink(Link):
         self.path.chmod(0o600)
         self._listening.listen()
         self._app: socket.socket | None = None
-        self.sent_bytes = self.received_bytes = 0
-        """Of all messages so far, without what Flower adds."""
+        self.timings = Timings()
+        """Of all answers so far."""
+        self._kind_of: dict[int, str] = {}
+        """Posting -> the kind of its messages."""
+        self._postings = 0
+        self._frames: Queue[Frame | Exception] = Queue()
 
     def __enter__(self) -> Self:
         return self
@@ -45,6 +60,8 @@ class FlowerLink(Link):
     def __exit__(self, *args: object) -> None:
         for connection in (self._app, self._listening):
             if connection is not None:
+                with suppress(OSError):  # it may be closed already
+                    connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads
                 connection.close()
         self.path.unlink(missing_ok=True)
 
@@ -66,6 +83,7 @@ class FlowerLink(Link):
             head, _ = receive(connection)
             if secrets.compare_digest(str(head.get("token")), self.token):
                 self._app = connection
+                Thread(target=self._read, args=(connection,), daemon=True).start()
 
     def wait_for_nodes(self, count: int, patience: float, check: Callable[[], None]) -> list[str]:
         """Names of the nodes, once so many are there."""
@@ -83,34 +101,57 @@ class FlowerLink(Link):
 
     def present(self) -> list[str]:
         """Names of the nodes that are connected."""
-        head, _ = self._through_app({"kind": "present"})
-        return list(head["names"])
+        self._send({"kind": "present"})
+        while True:
+            head, contents = self._next_frame()
+            if head["kind"] == "names":
+                return list(head["names"])
+            self.aside.append(self._answer(head, contents))
 
-    def ask(self, messages: Mapping[str, Message]) -> Answers:
-        """Send all messages at once, and wait until all are answered, or the deadline has passed."""
+    def post(self, messages: Mapping[str, Message]) -> int:
+        """Send all messages at once; each is answered within the deadline, or given up."""
         contents = [pack(message).numpy().tobytes() for message in messages.values()]
-        head = {"kind": "ask", "names": list(messages), "deadline": self.deadline}
-        answer, received = self._through_app(head, contents)
-        self.sent_bytes += sum(map(len, contents))
-        self.received_bytes += sum(map(len, received))
-        answers = Answers(missing=dict(answer["missing"]))
-        for name, content in zip(answer["names"], received, strict=True):
-            try:
-                answers.came[name] = unpack(bytes_as_tensor(content))
-            except MessageError as error:
-                answers.missing[name] = f"sent what is not a message ({error})"
-        return answers
+        self._postings += 1
+        head = {"kind": "post", "posting": self._postings, "names": list(messages), "deadline": self.deadline}
+        self._send(head, contents)
+        self._kind_of[self._postings] = next((str(message.get("kind")) for message in messages.values()), "")
+        return self._postings
 
-    def _through_app(self, head: dict[str, object], contents: Sequence[bytes] = ()) -> tuple[Message, list[bytes]]:
+    def collect(self) -> list[Answer]:
+        """The next answer."""
+        return [self._answer(*self._next_frame())]
+
+    def _answer(self, head: Message, contents: Sequence[bytes]) -> Answer:
+        posting, name, at = int(head["posting"]), str(head["name"]), float(head["at"])
+        if head["missing"] is not None:
+            return Answer(posting, name, None, str(head["missing"]), at)
+        [content] = contents
+        self.timings.add(self._kind_of[posting], name, head["seconds"])
+        try:
+            return Answer(posting, name, unpack(bytes_as_tensor(content)), at=at)
+        except MessageError as error:
+            return Answer(posting, name, None, f"sent what is not a message ({error})", at)
+
+    def _read(self, connection: socket.socket) -> None:
+        """Take frames as they come: the ServerApp must never wait for this process, which may be sending to it."""
+        try:
+            while True:
+                self._frames.put(receive(connection))
+        except (OSError, ClosedError, ValueError) as error:
+            self._frames.put(error)
+
+    def _next_frame(self) -> Frame:
+        frame = self._frames.get()
+        if isinstance(frame, Exception):
+            raise ProcessError(_ENDED) from frame
+        return frame
+
+    def _send(self, head: dict[str, object], contents: Sequence[bytes] = ()) -> None:
         assert self._app is not None, "wait_for_app comes first"
         try:
             send(self._app, head, contents)
-            return receive(self._app)
-        except (OSError, ClosedError) as error:
-            raise ProcessError(
-                "The ServerApp of this run has ended, or the SuperLink has. The round is undone; start the SuperLink "
-                "if it is gone, and continue with --resume."
-            ) from error
+        except OSError as error:
+            raise ProcessError(_ENDED) from error
 
 
 def private_folder(path: Path) -> Path:

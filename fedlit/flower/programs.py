@@ -22,6 +22,8 @@ FLOWER = "1.41"
 """The minor version of Flower with which this was tried; its command line changes between minor versions."""
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 """Flower reports its use, and looks for updates, unless it is told not to."""
+TRUSTED = {"FORWARDED_ALLOW_IPS": "127.0.0.1"}
+"""Who may say on whose behalf a request comes: uvicorn's default, whatever this user has set."""
 _LOOPBACK = "127.0.0.1"
 _PATIENCE_S = 5.0
 _COMMAND_S = 120.0
@@ -83,18 +85,29 @@ class Programs:
         self.folder = folder
         self.bin = find_flower()
         self.started: list[Child] = []
+        self.registered: dict[str, str] = {}
+        """Flower's number of a node -> its name, for the keys that are registered with the SuperLink."""
         (folder / "flower").mkdir(exist_ok=True)
 
     @property
     def environment(self) -> dict[str, str]:
         """Of every program: nothing is reported, and its files are in the folder."""
         path = os.pathsep.join([str(self.bin), os.environ.get("PATH", "")])
-        return {**os.environ, **QUIET, "PATH": path, "FLWR_HOME": str(self.folder / "flower")}
+        return {**os.environ, **QUIET, **TRUSTED, "PATH": path, "FLWR_HOME": str(self.folder / "flower")}
 
     def start(self, name: str, program: str, arguments: Sequence[str]) -> Child:
-        """Start a program, which ends when this process does."""
+        """Start a program of Flower, which ends when this process does."""
+        return self._start(name, [str(self.bin / program), *arguments])
+
+    def start_own(self, name: str, module: str, arguments: Sequence[str]) -> Child:
+        """Start a program of `fedlit.flower` with Flower's interpreter; it ends when this process does."""
+        beside = Path(sys.executable)
+        interpreter = beside if beside.parent == self.bin else self.bin / "python"
+        return self._start(name, [str(interpreter), "-m", f"fedlit.flower.{module}", *arguments])
+
+    def _start(self, name: str, program: Sequence[str]) -> Child:
         log = self.folder / f"{name.replace(' ', '-')}.log"
-        command = [sys.executable, "-I", "-S", children.__file__, str(os.getpid()), str(self.bin / program), *arguments]
+        command = [sys.executable, "-I", "-S", children.__file__, str(os.getpid()), *program]
         with log.open("ab") as output:
             process = subprocess.Popen(
                 command, env=self.environment, stdout=output, stderr=output, stdin=subprocess.DEVNULL, process_group=0
@@ -107,6 +120,10 @@ class Programs:
         for child in self.started:
             child.check()
 
+    def processes(self) -> list[tuple[str, int]]:
+        """Name and number of each."""
+        return [(child.name, child.process.pid) for child in self.started]
+
     def submit(self, app: Path, address: str, security: Sequence[str]) -> str:
         """Submit an app to the SuperLink at this address; returns the run's id.
 
@@ -118,9 +135,9 @@ class Programs:
         return str(self._command(["run", str(app), "fedlit"], address, security)["run-id"])
 
     def register(self, key: Path, address: str, security: Sequence[str]) -> None:
-        """Let the node with this public key take part."""
+        """Let the node with this public key take part, under the name of the key's file."""
         words = ["supernode", "register", str(key), "fedlit", "--name", key.stem]
-        self._command(words, address, security)
+        self.registered[str(self._command(words, address, security)["node-id"])] = key.stem
 
     def _command(self, words: Sequence[str], address: str, security: Sequence[str]) -> Mapping[str, object]:
         """Run a command of Flower on the SuperLink at this address; ProcessError if it is refused."""
@@ -136,8 +153,8 @@ class Programs:
 
     def end(self) -> None:
         """End all of them, the last first."""
-        for child in reversed(self.started):
-            child.end()
+        while self.started:
+            self.started.pop().end()
 
 
 def plain_answer(text: str) -> Mapping[str, object]:
@@ -177,13 +194,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(port: int, child: Child, patience: float = 60.0) -> None:
-    """Wait until a child listens there."""
+def wait_for_port(address: str, child: Child, patience: float = 60.0) -> None:
+    """Wait until a child listens at this host:port."""
+    host, _, port = address.rpartition(":")
     until = time.monotonic() + patience
     while time.monotonic() < until:
         child.check()
         with socket.socket() as probe:
-            if probe.connect_ex((_LOOPBACK, port)) == 0:
+            if probe.connect_ex((host, int(port))) == 0:
                 return
         time.sleep(0.1)
     raise ProcessError(f"The {child.name} does not listen after {patience:g} s. {child.last_lines()}")

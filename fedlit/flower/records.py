@@ -6,7 +6,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 Plain = Mapping[str, str]
 
+PHASES = ("relay", "work")
+"""Of a node's answer: seconds to fetch the message from the SuperNode, and seconds of the worker."""
 _PLAIN, _BYTES = "fedlit.plain", "fedlit.bytes"
+
+
+class NotOursError(Exception):
+    """A message that another app has sent."""
 
 
 def records_of(plain: Plain, content: bytes = b"") -> RecordDict:
@@ -19,7 +25,9 @@ def records_of(plain: Plain, content: bytes = b"") -> RecordDict:
 
 
 def plain_of(records: RecordDict) -> Plain:
-    """The plain data of a message."""
+    """The plain data of a message; NotOursError if it has none."""
+    if _PLAIN not in records.config_records:
+        raise NotOursError("it has other records than fedlit's")
     return {key: str(value) for key, value in records.config_records[_PLAIN].items()}
 
 

@@ -46,8 +46,8 @@ class Listening:
 
 def start_superlink(programs: Programs, listening: Listening) -> None:
     """Start it, and register the nodes' keys once it listens."""
-    child = programs.start("SuperLink", "flower-superlink", listening.options)
-    wait_for_port(listening.port, child)
+    child = programs.start_own("SuperLink", "guarded_superlink", listening.options)
+    wait_for_port(listening.address, child)
     for key in listening.keys.public_keys() if listening.keys is not None else ():
         programs.register(key, listening.address, listening.client_lines)
 
@@ -63,7 +63,7 @@ def submitted(programs: Programs, listening: Listening, sockets: Path, deadline:
         deadline: seconds within which a node must answer.
     """
     with FlowerLink(sockets, deadline) as link:
-        app = write_bundle(programs.folder / "app", link.path, link.token)
+        app = write_bundle(programs.folder / "app", link.path, link.token, programs.registered)
         programs.submit(app, listening.address, listening.client_lines)
         link.wait_for_app(_APP_WITHIN_S, programs.check)
         yield link

@@ -1,11 +1,11 @@
-"""The machine of a client: a SuperNode, which talks to the SuperLink, and the worker that has the data."""
+"""The machine of a client: a SuperNode, which talks to the SuperLink, its relay, and the worker that has the data."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedlit.config.described_model import made_from_description
 from fedlit.data.client_file import ClientFile
+from fedlit.flower.keys import write_secret
 from fedlit.flower.programs import Child, Programs, free_port
 from fedlit.flower.worker import Worker
 from fedlit.remote.node import Node
@@ -31,10 +31,28 @@ def make_worker(options: NodeOptions, socket: Path) -> Worker:
     return Worker(node, socket)
 
 
+@dataclass(frozen=True)
+class SuperNode:
+    """The two programs of a node, besides its worker."""
+
+    supernode: Child
+    relay: Child
+
+    def check(self) -> None:
+        """ProcessError if one has ended: neither is of use alone."""
+        self.supernode.check()
+        self.relay.check()
+
+    def end(self) -> None:
+        """End both."""
+        self.relay.end()
+        self.supernode.end()
+
+
 def start_supernode(
     programs: Programs, name: str, socket: Path, server: str, ca: Path | None, key: Path | None
-) -> Child:
-    """Start the SuperNode of a node.
+) -> SuperNode:
+    """Start the SuperNode of a node and its relay.
 
     Args:
         programs: Flower's.
@@ -44,8 +62,11 @@ def start_supernode(
         ca: the certificate by which the server is known; None trusts the network.
         key: the private key by which the server knows the node.
     """
-    config = f"name={json.dumps(name)} socket={json.dumps(str(socket))}"
-    options = ["--superlink", server, "--port", str(free_port()), "--node-config", config]
+    port, secret = free_port(), write_secret(programs.folder / f"{name}.secret")
+    options = ["--superlink", server, "--port", str(port)]
+    options += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     options += ["--insecure"] if ca is None else ["--root-certificates", str(ca)]
     options += [] if key is None else ["--auth-supernode-private-key", str(key)]
-    return programs.start(f"SuperNode of {name}", "flower-supernode", options)
+    supernode = programs.start(f"SuperNode of {name}", "flower-supernode", options)
+    arguments = [f"127.0.0.1:{port}", str(secret), name, str(socket)]
+    return SuperNode(supernode, programs.start_own(f"relay of {name}", "node_relay", arguments))

@@ -20,9 +20,9 @@ import torch
 from fedlit.engines.processes.children import end_with
 from fedlit.files import write_json
 from fedlit.flower.make_keys import make_keys
-from fedlit.flower.programs import Child, Programs, free_port
+from fedlit.flower.programs import Programs, free_port
 from fedlit.flower.superlink import Listening, start_superlink
-from fedlit.flower.supernode import NodeOptions, make_worker, start_supernode
+from fedlit.flower.supernode import NodeOptions, SuperNode, make_worker, start_supernode
 
 _LOOK_S = 0.1
 
@@ -102,11 +102,16 @@ class Trial:
             self.start_node(number, name, listening)
         return listening
 
-    def start_node(self, number: int, name: str, listening: Listening) -> Child:
-        """Start a SuperNode."""
+    def start_node(self, number: int, name: str, listening: Listening) -> SuperNode:
+        """Start the programs of a node besides its worker."""
         keys = listening.keys
         ca, key = (None, None) if keys is None else (keys.ca, keys.private(name))
         return start_supernode(self.programs, name, self.socket(number), listening.address, ca, key)
+
+    def processes(self) -> list[tuple[str, int]]:
+        """Name and number of each process."""
+        workers = [(f"worker {number}", process) for number, process in self.workers.items()]
+        return [*self.programs.processes(), *workers]
 
     def end(self) -> None:
         """End all processes."""

@@ -24,6 +24,8 @@ class Worker:
 
     def __init__(self, node: Node, path: Path, most: int = MOST_BYTES) -> None:
         self.node, self.path, self.most = node, path, most
+        self.asked = 0
+        """Messages that it has got."""
         path.unlink(missing_ok=True)  # of a worker that was killed
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listening.bind(str(path))
@@ -44,6 +46,7 @@ class Worker:
         """One message and its answer; a message that cannot be read gets one that says so."""
         try:
             _, [content] = receive(connection, self.most)
+            self.asked += 1
             try:
                 answer = self.node.answer(unpack(bytes_as_tensor(content)))
             except (MessageError, ValueError) as error:

@@ -97,6 +97,11 @@ METRICS: dict[str, Metric] = {
     "finetuned/pooled_acc": Metric(
         "fine-tuned accuracy, pooled", "after fine-tuning on own data, every sample counts once", "share", "max"
     ),
+    "finetuned/lr": Metric("rate of fine-tuning", "of several, the one that validation chose"),
+    "finetuned/epochs": Metric("epochs of fine-tuning", "of several, those that validation chose"),
+    "finetuned/val_acc": Metric(
+        "fine-tuned validation accuracy", "of the chosen fine-tuning, own validation samples, pooled", "share", "max"
+    ),
     "newcomers/acc": Metric(
         "newcomers' accuracy", "what the algorithm gives to held-back clients, on own test, plain mean", "share", "max"
     ),
@@ -140,6 +145,8 @@ METRICS: dict[str, Metric] = {
     ),
     "comm/up_mb": Metric("upload", "10⁶ bytes sent to the server this round", "MB", "min"),
     "comm/down_mb": Metric("download", "10⁶ bytes sent to clients this round", "MB", "min"),
+    "comm/first_mb": Metric("download at first", "10⁶ bytes sent once, to clients that trained first", "MB", "min"),
+    "comm/eval_mb": Metric("traffic of evaluation", "10⁶ bytes of evaluation, both ways together", "MB", "min"),
     "time/train_s": Metric("training time", "local training of this round", "s", "min"),
     "time/eval_s": Metric("evaluation time", "of this round", "s", "min"),
     "time/round_s": Metric("round time", "the whole round", "s", "min"),

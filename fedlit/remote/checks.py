@@ -37,11 +37,10 @@ def check_federation(client: Client, measures: EvaluationOptions, told: Collecti
         f"trainer.extra_metrics asks for {', '.join(measures.extra_metrics)}, which needs all clients' training data "
         "in one place. Leave it out in a federation of nodes.",
     )
-    not_sums = [measure.label for measure in client.measures if measure.of_outputs is not None]
     require(
-        not not_sums,
-        f"model.metrics asks for {', '.join(not_sums)}, but in a federation nodes send sums over their own tests, and "
-        "these are not sums: pooled, they need everybody's predictions in one place. Leave model.metrics out.",
+        len(measures.finetune) < 2,
+        "trainer.finetune_lr or trainer.finetune_epochs has several values, of which validation takes the best, but "
+        "nodes fine-tune in one way, which the server tells them before the first round. Give one value of each.",
     )
     require(
         set(told) <= _TOLD,
@@ -51,6 +50,18 @@ def check_federation(client: Client, measures: EvaluationOptions, told: Collecti
     require(
         precision in _PRECISIONS,
         f"trainer.precision is {precision}, but nodes train in 32-true or 64-true. Set it to one of these.",
+    )
+
+
+def left_out(client: Client) -> str | None:
+    """What is said of measures that need everybody's predictions in one place, if the algorithm has some."""
+    not_sums = [measure for measure in client.measures if measure.of_outputs is not None]
+    if not not_sums:
+        return None
+    labels, names = (", ".join(getattr(one, key) for one in not_sums) for key in ("label", "name"))
+    return (
+        f"{labels}: every node measures its own tests, and the means over users are made of that. global/, val/ and "
+        f"pooled_ values of {names} are left empty, because they need everybody's predictions, which stay on the nodes."
     )
 
 

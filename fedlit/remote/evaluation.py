@@ -10,12 +10,13 @@ from torch import Tensor
 from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
 from fedlit.client.messages import Message
-from fedlit.client.step import Personal
 from fedlit.client.tasks import LOSSES
 from fedlit.data.base import FederatedDataModule
 from fedlit.evaluation.evaluator import Evaluator, user_metrics
 from fedlit.evaluation.round_evaluator import EvaluationOptions, RoundEvaluator
+from fedlit.evaluation.traffic import SentToUsers
 from fedlit.evaluation.user_models import UserModels
+from fedlit.metrics.measures import Measure
 from fedlit.metrics.user_scores import UserScores
 from fedlit.params import Params
 from fedlit.remote.gathering import trained_in
@@ -41,25 +42,35 @@ class NodeEvaluator(Evaluator):
     def global_model(self, model: Mapping[str, Tensor]) -> tuple[dict[str, float], UserScores]:
         """The metrics of the global model, and its scores on every user's own test."""
         users = self.users("shared")
-        metrics = self.pooled("global", self.told["shared"], users.counts)
+        measures = self.client.measures
+        metrics = pooled_metrics("global", self.told["shared"], users.counts, measures)
         if self.has_own_tests:
-            metrics |= user_metrics(users, self.client.measures)
+            metrics |= user_metrics(users, measures)
         if "val" in self.told:
             sizes = torch.from_numpy(self.data.everyone.val.sizes).double()
-            metrics |= self.pooled("val", self.told["val"], sizes * self.answered)
+            metrics |= pooled_metrics("val", self.told["val"], sizes * self.answered, measures)
         return metrics, users
 
     def users(self, group: str) -> UserScores:
         """Scores of one model for each user; users who did not answer count as if they had no tests."""
         sums = dict(self.told[group])
+        for measure in self.client.measures:
+            if measure.of_outputs is not None:  # a value, where others have sums: who did not answer has none
+                known = self.answered.bool().unsqueeze(1)
+                sums[measure.name] = sums[measure.name].masked_fill(~known, torch.nan)
         return UserScores(sums, sums.pop(LOSSES), self.counts * self.answered)
 
-    def pooled(self, group: str, sums: Params, counts: Tensor) -> dict[str, float]:
-        """Measures and mean loss over all users' samples, each of which counts once."""
-        count = counts.sum()
-        measures = self.client.measures
-        values = {f"{group}/{one.name}": float(one.value(sums[one.name].sum(0), count)) for one in measures}
-        return values | {f"{group}/loss": float(sums[LOSSES].sum() / count)}
+
+def pooled_metrics(
+    group: str, sums: Mapping[str, Tensor], counts: Tensor, measures: Sequence[Measure]
+) -> dict[str, float]:
+    """Measures and mean loss over all users' samples, each of which counts once, from each user's sums.
+
+    A measure that is not a sum is left out: it would need everybody's predictions.
+    """
+    count, of_sums = counts.sum(), [measure for measure in measures if measure.of_outputs is None]
+    values = {f"{group}/{one.name}": float(one.value(sums[one.name].sum(0), count)) for one in of_sums}
+    return values | {f"{group}/loss": float(sums[LOSSES].sum() / count)}
 
 
 class NodeRoundEvaluator(RoundEvaluator):
@@ -87,17 +98,12 @@ class NodeRoundEvaluator(RoundEvaluator):
     def _evaluate(
         self, cohort: WeighedCohort | None, model: Mapping[str, Tensor], number: int
     ) -> tuple[dict[str, float], dict[str, Any]]:
-        requests = {user: self.request(user, model, number) for user in self.tested}
+        sent = SentToUsers(self.models, model)
+        requests = {user: self.request(user, sent, number) for user in self.tested}
         answers = self.nodes.ask("evaluate", requests)
         self.nodes.require_some([*answers], f"its scores after round {number}")
         self.collect(answers)
         return super()._evaluate(cohort, model, number)
-
-    @property
-    def tested(self) -> list[int]:
-        """Users with tests of their own."""
-        users: list[int] = self.evaluator.counts.nonzero().flatten().tolist()
-        return users
 
     def pooled_scores(self, models: Sequence[Mapping[str, Tensor]]) -> list[float]:
         """The task's first measure of each of these models, on the tests of all users."""
@@ -109,27 +115,19 @@ class NodeRoundEvaluator(RoundEvaluator):
         values: list[float] = first.value(sums, count).tolist()
         return values
 
-    def request(self, user: int, model: Mapping[str, Tensor], number: int) -> Message:
+    def request(self, user: int, sent: SentToUsers, number: int) -> Message:
         """What a node is sent to measure: the global model; z of the user's server if that is another model; z^0 if
         it has not trained, and its personal model is then z^0."""
-        z, base = self.models.z(user), trained_in(self.models.states, user)
-        is_same = all(value is model[name] or torch.equal(value, model[name]) for name, value in z.items())
+        z, initial, base = sent.z(user), sent.initial(user), trained_in(self.models.states, user)
         return {
-            "model": dict(model),
-            **({} if is_same else {"z": dict(z)}),
-            **({"initial": self.models.untouched} if base is None and self.models.untouched else {}),
+            "model": dict(sent.model),
+            **({"z": dict(z)} if z else {}),
+            **({"initial": initial} if initial else {}),
             "rows_of": base,
             "number": number,
             "groups": self.groups,
             "validates": self.parts.validated,
         }
-
-    @property
-    def groups(self) -> list[str]:
-        """Groups of models that nodes measure besides the global model."""
-        parts, is_other = self.parts, self.client.personal_model() != Personal()
-        asked = {"local": parts.local, "personal": parts.personal and is_other, "finetuned": parts.finetuned}
-        return [group for group, is_asked in asked.items() if is_asked]
 
     def collect(self, answers: Mapping[int, Message]) -> None:
         """Stack the sums of all who answered."""

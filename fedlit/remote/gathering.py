@@ -1,19 +1,20 @@
 """What the server knows of a cohort: models and the states that live there. What stays with a client is not read."""
 
-import torch
-
 from fedlit.client.base import Client
 from fedlit.client.cohort import Cohort, TrainedCohort
 from fedlit.client.messages import Message
-from fedlit.client.specs import INITIAL, FirstValues, Lives, lives_of, row_names, sent_values
+from fedlit.client.specs import FirstValues, Lives, lives_of, row_names, sent_values
 from fedlit.client.states import ClientStates
+from fedlit.client.traffic import begins_at_z0
 from fedlit.params import Params, with_prefix
 from fedlit.rounds.assembly import RoundParts
 from fedlit.rounds.gathering import Gatherer
 from fedlit.server.server import Server
 
 TRAINED_IN = "node.round"
-"""A number for each client at the server: the round of the run whose rows count. A state's name has no dots."""
+"""A number for each client at the server: the round of the run whose rows count, which is that in which it was asked.
+
+A state's name has no dots."""
 
 
 class ServerGatherer(Gatherer):
@@ -38,10 +39,9 @@ class ServerParts(RoundParts):
     def rows_of(self, cohort: TrainedCohort) -> Params:
         """Stacked: the states that live at the server, x_i where the server keeps it, and the round."""
         names = row_names(at_server_values(self.client), cohort.params)
-        rows = {name: value for name, value in cohort.state.items() if name in names}
+        rows = {name: value for name, value in cohort.state.items() if name in (*names, TRAINED_IN)}
         if "local" in at_server_values(self.client):
             rows |= with_prefix("local", cohort.params) | with_prefix("local", cohort.buffers)
-        rows[TRAINED_IN] = torch.full((len(cohort.clients),), cohort.run_round)
         return rows
 
 
@@ -81,9 +81,3 @@ def training_request(client: Client, cohort: Cohort, position: int, states: Clie
         "rows_of": base,
         **({"initial": initial} if base is None and begins_at_z0(client) else {}),
     }
-
-
-def begins_at_z0(client: Client) -> bool:
-    """Whether a state that lives with the client has z^0 as its first value."""
-    lives = lives_of(client.state_spec())
-    return any(lives[name] is not Lives.SERVER and first is INITIAL for name, first in client.first_values().items())

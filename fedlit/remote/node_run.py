@@ -128,7 +128,7 @@ class NodeRun:
         models = UserModels.of(
             self.client, lambda user: z, states, request.get("initial", {}), keeps_local=self.plan.keeps_local
         )
-        options = EvaluationOptions((), self.plan.adaptation, self.plan.finetune_from, self.plan.seed)
+        options = EvaluationOptions((), self.plan.finetunings, self.plan.finetune_from, self.plan.seed)
         measuring = RoundEvaluator(self.client, self.data, models, options)
         with measuring.evaluator.evaluating():
             _, users = measuring.evaluator.global_model(shared)

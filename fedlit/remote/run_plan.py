@@ -56,9 +56,9 @@ class RunPlan:
         return asdict(self)
 
     @property
-    def adaptation(self) -> Adaptation | None:
-        """What `finetune` says."""
-        return None if self.finetune is None else Adaptation(**self.finetune)
+    def finetunings(self) -> tuple[Adaptation, ...]:
+        """What `finetune` says, if it says something."""
+        return () if self.finetune is None else (Adaptation(**self.finetune),)
 
     @property
     def torch_dtype(self) -> torch.dtype:

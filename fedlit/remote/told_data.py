@@ -13,7 +13,8 @@ from fedlit.data.partition.base import Parts
 from fedlit.data.ragged import Ragged
 from fedlit.errors import DataError
 
-_PARTS = ("train", "val", "test", "adapt")
+PARTS = ("train", "val", "test", "adapt")
+"""Of a client's samples."""
 
 
 class ToldData(FederatedDataModule):
@@ -38,9 +39,9 @@ class ToldData(FederatedDataModule):
         if self._everyone is not None:
             return
         form: dict[str, Tensor] = self._told[0]["form"]
-        sizes = {part: [one["sizes"][part] for one in self._told] for part in _PARTS}
+        sizes = {part: [one["sizes"][part] for one in self._told] for part in PARTS}
         parts: dict[str, Any] = {
-            part: Ragged.of(np.zeros(size, dtype=np.int64) for size in sizes[part]) for part in _PARTS
+            part: Ragged.of(np.zeros(size, dtype=np.int64) for size in sizes[part]) for part in PARTS
         }
         store = {name: torch.zeros_like(value) for name, value in form.items()}
         self._everyone = ClientData(store, **parts, groups=[one["group"] for one in self._told])

@@ -17,7 +17,7 @@ from fedlit.client.states import ClientStates
 from fedlit.errors import MessageError
 from fedlit.params import Params
 from fedlit.remote.checks import check_answer
-from fedlit.remote.gathering import training_request
+from fedlit.remote.gathering import TRAINED_IN, training_request
 from fedlit.remote.nodes import Nodes
 from fedlit.rounds.local_training import LocalTraining
 
@@ -52,13 +52,24 @@ class NodeTraining(LocalTraining):
         """Let the nodes of all these clients train, all at once."""
         # Seconds have entries for those who report alone, so that `take` cannot cut them.
         timeless = [replace(cohort, parts=cohort.parts | {"seconds": torch.zeros(0)}) for cohort in cohorts]
-        requests = {
+        answers = self.answers_of(timeless)
+        return [self.trained(cohort, answers) for cohort in timeless]
+
+    def requests_of(self, cohorts: Sequence[Cohort]) -> dict[int, Message]:
+        """Client -> what it is sent."""
+        return {
             client: training_request(self.client, cohort, k, self.states, self.initial)
-            for cohort in timeless
+            for cohort in cohorts
             for k, client in enumerate(cohort.clients)
         }
-        answers = self.nodes.ask("train", requests)
-        return [self.trained(cohort, answers) for cohort in timeless]
+
+    def answers_of(self, cohorts: Sequence[Cohort]) -> dict[int, Message]:
+        """Client -> what it sends back, once all have answered who will."""
+        return self.nodes.ask("train", self.requests_of(cohorts))
+
+    def asked_in(self, cohort: Cohort, client: int) -> int:
+        """The round of the run in which a client was asked, by which its node names the rows."""
+        return cohort.run_round
 
     def trained(self, cohort: Cohort, answers: Mapping[int, Message]) -> TrainedCohort:
         """The clients that answered as a trained cohort; the others are left out of it and keep what they have."""
@@ -67,7 +78,7 @@ class NodeTraining(LocalTraining):
         if len(came) < len(cohort.clients):
             cohort = cohort.take(came)
         replies = [self.fields_of(cohort, k, answers[client]) for k, client in enumerate(cohort.clients)]
-        return join_replies(cohort, [[k] for k in range(len(replies))], replies)  # a reply holds one client
+        return join_replies(cohort, replies)
 
     def accepts(self, cohort: Cohort, position: int, answers: Mapping[int, Message]) -> bool:
         """Whether an answer is what this client has to send; if not, it is logged, and the client is left out."""
@@ -81,7 +92,7 @@ class NodeTraining(LocalTraining):
 
     def fields_of(self, cohort: Cohort, position: int, answer: Message) -> Message:
         """A client's answer as fields of a trained cohort; tensors that it keeps are those of the server's model."""
-        part, model = cohort.take([position]), answer["model"]
+        part, model, client = cohort.take([position]), answer["model"], cohort.clients[position]
         return {
             "steps_taken": answer["steps_taken"],
             "losses": answer["losses"],
@@ -89,7 +100,8 @@ class NodeTraining(LocalTraining):
             "buffers": {name: model.get(name, value) for name, value in part.received_buffers.items()},
             "state": {name: torch.full((1,), torch.nan) for name in self.unknown_numbers()}
             | part.state
-            | answer["state"],
+            | answer["state"]
+            | {TRAINED_IN: torch.tensor([self.asked_in(cohort, client)])},
             "reported_rows": answer["reported_rows"],
             **answer["measured"],
         }

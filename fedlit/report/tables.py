@@ -135,7 +135,8 @@ def told_of(measure: Measure) -> list[str]:
     """The metrics of a measure that tables have."""
     name, worst = measure.name, "min" if measure.best == "max" else "max"
     return [
-        *(f"{model}/{name}" for model in ("global", "local", "personal", "finetuned", "newcomers")),
+        *(f"{model}/{name}" for model in ("global", "local", "personal", "finetuned")),
+        *("finetuned/lr", "finetuned/epochs", f"newcomers/{name}"),
         *(f"global/user_{name}", f"users/{name}_{worst}", f"users/{name}_worst10", f"users/{name}_var"),
         *(f"min_user/{name}_last{LAST}", f"max_user/{name}_last{LAST}"),
         *(f"min_max/{name}_gap", f"min_max/{name}_within10"),

@@ -4,13 +4,12 @@ Whole files are replaced (`fedlit/files.py`); metrics.csv grows by one line in o
 by a function that the caller passes, so torch is not needed here.
 """
 
-import errno
 import hashlib
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from numbers import Integral
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from numpy.typing import ArrayLike
 from fedlit.errors import RunError, explained, require
 from fedlit.files import remove, sync, write_bytes, write_text, writing
 from fedlit.results.client_parts import ClientParts, encoded, joined
+from fedlit.results.events import Recorded, event_line
+from fedlit.results.growing_file import GrowingFile
 from fedlit.results.lock import FolderLock
 
 _DTYPES = {"round": "int64", "client": "int64", "size": "int64", "group": "str"}  # any other column: float64
@@ -34,6 +35,7 @@ class RunFolder:
         self.path = path
         self.config = path / "config.yaml"
         self.metrics = path / "metrics.csv"
+        self.events = path / "events.jsonl"
         self.clients_dir = path / "clients"
         self.clients = path / "clients.parquet"
         self.servers = path / "servers.parquet"
@@ -49,8 +51,9 @@ class RunFolder:
         self.log = path / "log.txt"
         self._lock = FolderLock(path, "--run DIR")
         self._columns: list[str] = []  # of metrics.csv, `round` first
-        self._metrics_fd: int | None = None
-        self._last_row = (-1, 0)  # its round, and where it begins in metrics.csv
+        self._rows = GrowingFile(self.metrics)
+        self._events = GrowingFile(self.events)
+        self._run = ""  # names the run in events.jsonl
         self._evaluated: list[dict[str, np.ndarray]] = []  # client records not yet on disk, one entry per round
         self.parts = ClientParts(self.clients_dir)
 
@@ -98,7 +101,8 @@ class RunFolder:
             self.drop_rows()
             self.drop_clients_after(-1)
             remove(
-                self.metrics, self.servers, self.summary, self.partition, self.partition_picture, self.log, self.config
+                *(self.metrics, self.events, self.servers, self.summary, self.partition, self.partition_picture),
+                *(self.log, self.config),
             )
 
     # whole files
@@ -111,9 +115,8 @@ class RunFolder:
 
     def rotate_checkpoint(self, write: Callable[[Path], object]) -> None:
         """Write a new last.ckpt; the old one becomes previous.ckpt. last.ckpt is complete at every instant."""
-        if self._metrics_fd is not None:
-            with explained(self.metrics):
-                os.fsync(self._metrics_fd)  # no checkpoint may be newer than the rows that resume keeps
+        for file in (self._rows, self._events):
+            file.sync()  # no checkpoint may be newer than the rows that resume keeps
         with writing(self.last) as tmp:
             write(tmp)
             sync(tmp)  # the old previous.ckpt is given up only once the new checkpoint is on the disk
@@ -135,21 +138,11 @@ class RunFolder:
         header = ",".join(self._columns) + "\n"
         if header.count(",") + 1 != len(set(self._columns)) or header.count("\n") != 1:
             raise RunError(f"{self.metrics} cannot hold {columns}. Name each metric once, without comma or line end.")
-        write_text(self.metrics, header + "".join(self._line(row) for row in rows))
-        with explained(self.metrics):
-            self._metrics_fd = os.open(self.metrics, os.O_WRONLY | os.O_APPEND)
-        self._last_row = (-1, 0)
+        self._rows.start([header, *(self._line(row) for row in rows)])
 
     def append_metrics(self, round: int, values: Mapping[str, float]) -> None:
         """Append the row of one round: a missing column stays empty, an unknown one is an error."""
-        assert self._metrics_fd is not None, "start_metrics opens metrics.csv"
-        line = self._line({"round": round, **values}).encode()
-        with explained(self.metrics):
-            self._last_row = (round, os.fstat(self._metrics_fd).st_size)
-            written = os.write(self._metrics_fd, line)
-            if written < len(line):  # the disk became full within this line
-                os.ftruncate(self._metrics_fd, os.fstat(self._metrics_fd).st_size - written)
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._rows.append(round, self._line({"round": round, **values}))
 
     def _line(self, row: Mapping[str, float]) -> str:
         unknown = sorted(row.keys() - set(self._columns))
@@ -160,6 +153,17 @@ class RunFolder:
             )
         return ",".join(_format(row[name]) if name in row else "" for name in self._columns) + "\n"
 
+    # events.jsonl
+
+    def start_events(self, recorded: Recorded, rounds: Iterable[Mapping[str, Any]]) -> None:
+        """Write events.jsonl anew with these rounds (at resume: those up to the checkpoint) and keep it open."""
+        self._run = recorded.run
+        self._events.start([event_line(recorded.plain()), *(event_line(plain, self._run) for plain in rounds)])
+
+    def append_event(self, round: int, plain: Mapping[str, Any]) -> None:
+        """Append what happened in one round."""
+        self._events.append(round, event_line(plain, self._run))
+
     # client records
 
     def append_clients(self, round: int, columns: Mapping[str, ArrayLike]) -> None:
@@ -169,13 +173,11 @@ class RunFolder:
         self._evaluated.append({"round": rounds} | copies)
 
     def forget_after(self, round: int) -> None:
-        """Drop what an unfinished round wrote: its row of metrics.csv, and its client records in memory."""
+        """Drop what an unfinished round wrote: its row of metrics.csv, its event, and its client records in memory."""
         self._evaluated = [columns for columns in self._evaluated if (columns["round"] <= round).all()]
-        last, start = self._last_row
-        if last > round and self._metrics_fd is not None:
-            with explained(self.metrics):
-                os.ftruncate(self._metrics_fd, start)
-            self._last_row = (round, start)
+        with ExitStack() as steps:  # each, even if the other cannot
+            for file in (self._rows, self._events):
+                steps.callback(file.forget_after, round)
 
     def flush_clients(self) -> None:
         """Write the client records in memory as one part; to be called before every checkpoint."""
@@ -215,10 +217,9 @@ class RunFolder:
         write_bytes(self.servers, encoded(pyarrow.table(dict(columns))))
 
     def close(self) -> None:
-        """Close metrics.csv; client records that were not flushed belong to no checkpoint and are not written."""
-        if self._metrics_fd is not None:
-            os.close(self._metrics_fd)
-        self._metrics_fd = None
+        """Close growing files; client records that were not flushed belong to no checkpoint and are not written."""
+        for file in (self._rows, self._events):
+            file.close()
 
 
 def run_name(data: str, algorithm: str, seed: int, fingerprint: str) -> str:

@@ -46,13 +46,13 @@ class CloudProtocol(ServerProtocol):
 
     def gather(self, gatherer: Gatherer) -> None:
         """Gather the cohort of every server that begins a round."""
-        idle = [server for server in self.active_servers if server.id not in self.waiting]
+        idle = [server for server in self.servers if server.id not in self.waiting]
         cohorts = gatherer.cohorts(idle, clone(self.federation.models(idle)))
         self.waiting |= dict(zip([server.id for server in idle], cohorts, strict=True))
 
     def earliest(self) -> Event:
         """The next event in time."""
-        return self._first_to_finish(self.active_servers) if self.cloud.protocol == "async" else self._next_rigorous()
+        return self._first_to_finish(self.servers) if self.cloud.protocol == "async" else self._next_rigorous()
 
     def finish_s(self, server: Server) -> float:
         """Simulated seconds at which a server has its reports."""
@@ -69,8 +69,8 @@ class CloudProtocol(ServerProtocol):
 
     def _next_rigorous(self) -> Event:
         """The next event: the first B of round t step together, or a server of an earlier round steps alone."""
-        current = [server for server in self.active_servers if server.rounds == self.rigorous_round]
-        late = [server for server in self.active_servers if server.rounds < self.rigorous_round]
+        current = [server for server in self.servers if server.rounds == self.rigorous_round]
+        late = [server for server in self.servers if server.rounds < self.rigorous_round]
         alone = [self._event([server], self.finish_s(server)) for server in late]
         together = [self._first_to_finish(current)] if len(current) >= self.servers_per_step else []
         return min([*together, *alone], key=lambda event: (event.time_s, event not in together, event.servers[0].id))
@@ -100,16 +100,16 @@ class CloudProtocol(ServerProtocol):
 
     def metrics(self) -> dict[str, float]:
         """Distance of the servers from their mean, staleness of their reports, and the share of time that they wait."""
-        waited = float(np.mean([server.waited for server in self.active_servers]))
+        waited = float(np.mean([server.waited for server in self.servers]))
         return {
-            "cloud/consensus": float(np.mean(self.federation.distances(self.active_servers))),
+            "cloud/consensus": float(np.mean(self.federation.distances(self.servers))),
             "cloud/staleness": self.staleness,
             "cloud/waiting": waited / self.time if self.time else 0.0,
         }
 
     def records(self, event: Event) -> ServerRecords:
         """One row for each server: the round that it is in, or that ends with this event."""
-        now, due, servers = event.time_s, {server.id for server in event.servers}, self.active_servers
+        now, due, servers = event.time_s, {server.id for server in event.servers}, self.servers
         finish = [self.finish_s(server) for server in servers]
         return {
             "server": [server.id for server in servers],

@@ -36,7 +36,7 @@ from fedlit.rounds.gathering import RoundOptions
 from fedlit.rounds.interrupts import StopRequest
 from fedlit.rounds.protocol import ServerProtocol
 from fedlit.rounds.round import Round
-from fedlit.rounds.run_state import RunState
+from fedlit.rounds.run_state import RunState, check_begun_by
 from fedlit.server.base import ServerCallback, has_hook
 from fedlit.server.server import Server
 from fedlit.server.weights import Weighting
@@ -46,7 +46,9 @@ class FederatedLoop(_FitLoop):
     """Rounds instead of epochs (`round.Round`)."""
 
     round_class: type[Round] = Round
-    """The class that plays a round; another one if servers are processes."""
+    """The class that plays a round; another one if clients are elsewhere."""
+    begun_by = ""
+    """Key that a loop with other rounds than these has in its checkpoints: a run keeps its loop."""
     round: Round
     parts: RoundParts
     """The parts that play rounds; set by `setup_data`."""
@@ -269,6 +271,7 @@ class FederatedLoop(_FitLoop):
 
     def _restore(self, state_dict: dict[str, Any]) -> None:
         path = self.trainer.ckpt_path
+        check_begun_by(state_dict, self.begun_by)
         self.state.load_state_dict(state_dict, Path(path).parent if path else None, self.ranks)
         for server in self.federation.servers:
             server.initial = state_dict["initial"] or server.initial

@@ -84,11 +84,13 @@ class Newcomers:
         every = self.options.newcomers_every
         return every is not None and number % every == 0
 
-    def measure(self, servers: Sequence[Server], number: int, call: Call) -> MeasuredNewcomers:
-        """What these servers' models are worth to newcomers, after so many rounds."""
+    def measure(
+        self, servers: Sequence[Server], number: int, call: Call, finetune: Adaptation | None
+    ) -> MeasuredNewcomers:
+        """What these servers' models are worth to newcomers, after so many rounds, and after this fine-tuning."""
         sums = Sums()
         for server, clients in self.arriving(servers):
-            self.measure_cohort(server, clients, number, call, sums)
+            self.measure_cohort(server, clients, number, call, finetune, sums)
         shared, own, finetuned = (self.scores(one) for one in (sums.shared, sums.own, sums.finetuned))
         measures = self.client.measures
         values = spread_metrics(own, measures, "newcomers")
@@ -113,7 +115,9 @@ class Newcomers:
             clients = [client for client in tested if homes[client] == position]
             yield from ((server, clients[first : first + width]) for first in range(0, len(clients), width))
 
-    def measure_cohort(self, server: Server, clients: list[int], number: int, call: Call, sums: Sums) -> None:
+    def measure_cohort(
+        self, server: Server, clients: list[int], number: int, call: Call, finetune: Adaptation | None, sums: Sums
+    ) -> None:
         """Add the sums of some newcomers of a server."""
         newcomer, z = self.client.newcomer(), server.global_model
         sums.shared |= self.adapter.evaluator.user_sums(z, clients)
@@ -125,8 +129,8 @@ class Newcomers:
             if is_z
             else self.adapter.measured(clients, models.personal, steps, number)
         )
-        if self.options.finetune is not None:
-            sums.finetuned |= self.finetuned(models, clients, steps, self.options.finetune, number)
+        if finetune is not None:
+            sums.finetuned |= self.finetuned(models, clients, steps, finetune, number)
 
     def finetuned(
         self, models: UserModels, clients: list[int], steps: list[Adaptation], last: Adaptation, number: int

@@ -78,11 +78,6 @@ class ServerProtocol(ABC):
         self.staleness = 0.0
         """Mean age, in rounds, of the models on which the reports of the last event are based; 0 for a flat run."""
 
-    @property
-    def active_servers(self) -> list[Server]:
-        """The servers that take part: all except those whose process was lost."""
-        return self.servers
-
     @abstractmethod
     def next_event(self, gatherer: Gatherer) -> Event:
         """The servers that step next. All others keep their model, their cohort and their clock."""
@@ -98,6 +93,10 @@ class ServerProtocol(ABC):
         """One row for each server, before clocks advance: the round that it is in, or that ends with this event."""
         return {}
 
+    def finish_times(self) -> dict[int, float]:
+        """Server -> seconds at which its reports were there, if no clock of ours says so; before clocks advance."""
+        return {}
+
     def metrics(self) -> dict[str, float]:
         """The protocol's own numbers of a round."""
         return {}
@@ -105,7 +104,7 @@ class ServerProtocol(ABC):
     @property
     def global_model(self) -> Params:
         """The model that is measured as the global one: that of the one server, or the mean over servers."""
-        return self.federation.mean_model(self.active_servers)
+        return self.federation.mean_model(self.servers)
 
     def finish(self, event: Event, number: int) -> None:
         """Advance the clocks after the run's round `number`: the event's servers begin their next rounds."""

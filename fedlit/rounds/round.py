@@ -110,7 +110,7 @@ class Round:
             with self.host.profile("train"):
                 trained = self.train(event, number)
             watch = Stopwatch(started, time.perf_counter())
-            cohorts = event.to_step(trained)
+            cohorts, newly = event.to_step(trained), self.newly_trained(trained)
             self.check_divergence(cohorts)
             with self.host.profile("server"):
                 weighed = self.step_together(event, cohorts)
@@ -118,7 +118,8 @@ class Round:
             servers = self.parts.protocol.records(event) if due else {}
             self.parts.protocol.finish(event, number)
             with self.host.profile("evaluate"):
-                record = self.measure(number, WeighedCohort.whole_round(weighed), watch, servers, due=due)
+                whole = WeighedCohort.whole_round(weighed)
+                record = self.measure(number, whole, watch, servers, newly=newly, due=due)
             with self.host.profile("log"):
                 self.commit(number, record)
         return record
@@ -126,7 +127,7 @@ class Round:
     def measure_initial_model(self) -> RoundRecord:
         """Measure the initial model: row 0 of every file and logger."""
         with self.transaction([]):
-            record = self.measure(0, None, None, {}, due=True)
+            record = self.measure(0, None, None, {}, newly=0, due=True)
             self.commit(0, record)
         return record
 
@@ -182,6 +183,11 @@ class Round:
         for cohort in cohorts:
             cohort.run_round = number
         return self.parts.training.train(cohorts)
+
+    def newly_trained(self, cohorts: Sequence[TrainedCohort]) -> int:
+        """How many of these clients had never trained before, and so were sent more."""
+        has = self.state.clients.has
+        return sum(not has(client) for cohort in cohorts for client in cohort.clients)
 
     def check_divergence(self, cohorts: Sequence[TrainedCohort]) -> None:
         """Raise DivergedError before anything is stored if a client is not finite or the mean loss exploded."""
@@ -252,14 +258,24 @@ class Round:
     # ---- measuring and committing ------------------------------------------------------------------------------------
 
     def measure(
-        self, number: int, cohort: WeighedCohort | None, watch: Stopwatch | None, servers: ServerRecords, *, due: bool
+        self,
+        number: int,
+        cohort: WeighedCohort | None,
+        watch: Stopwatch | None,
+        servers: ServerRecords,
+        *,
+        newly: int,
+        due: bool,
     ) -> RoundRecord:
         """The metrics of the round and, if it is evaluated, the record of each client and server."""
         parts, values = self.parts, {}
         if cohort is not None:
-            values = round_metrics(cohort, parts.client, parts.told_numbers)
+            values = round_metrics(cohort, parts.client, parts.told_numbers, newly)
         evaluated = time.perf_counter()
         users = self.evaluate(number, cohort, values) if due else None
+        if servers:
+            scored = len(self.parts.protocol.servers)
+            values["comm/eval_mb"] += parts.round_evaluator.scoring_mb(parts.protocol.global_model, scored)
         newcomers = self.measure_newcomers(number, values) if due else None
         now = time.perf_counter()
         if watch is not None:
@@ -288,7 +304,8 @@ class Round:
         newcomers = self.parts.newcomers
         if newcomers is None or not (newcomers.is_asked_after(number) or self.host.is_last(number)):
             return None
-        measured = newcomers.measure(self.parts.protocol.active_servers, number, self.host.call)
+        servers, tuned = self.parts.protocol.servers, self.parts.round_evaluator.tuned
+        measured = newcomers.measure(servers, number, self.host.call, tuned)
         values |= measured.values
         return measured.records
 
@@ -301,7 +318,7 @@ class Round:
         """The servers' records, with the round and the score of every server's model on the pooled test."""
         if not servers:
             return {}
-        models = [server.global_model for server in self.parts.protocol.active_servers]
+        models = [server.global_model for server in self.parts.protocol.servers]
         with threads(self.parts.choice.evaluation_threads):
             scores = self.parts.round_evaluator.pooled_scores(models)
         return {"round": [number] * len(models), **servers, self.parts.client.task.first.name: scores}
@@ -315,6 +332,8 @@ class Round:
                 if record.users is not None:
                     folder.append_clients(number, self.records(record))
                 folder.append_metrics(number, state.history.row(record.values))
+                if record.happened is not None:
+                    folder.append_event(number, record.happened.plain())
             state.clients.commit()
             state.add(number, record, self.shown_model)
             self.host.count_rounds()

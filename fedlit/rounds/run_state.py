@@ -1,16 +1,18 @@
 """RunState: the state of a run that checkpoints hold and that a failed round restores."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedlit.client.states import ClientStates
 from fedlit.engines.choose import EngineChoice, Request, check_same_engine, stays
+from fedlit.errors import ResumeError
 from fedlit.evaluation.history import Best, History, ServerHistory
 from fedlit.params import Params
 from fedlit.ranks import Ranks
+from fedlit.results.events import RoundEvents
 from fedlit.rounds.protocol import ServerProtocol, ServerRecords
 from fedlit.server.server import Server
 
@@ -31,6 +33,8 @@ class RoundRecord:
     """The record of each server, if there are several and the round is evaluated."""
     global_model: Params = field(default_factory=dict)
     """The model that is measured as the global one, so that callbacks are called only once."""
+    happened: RoundEvents | None = None
+    """What is written to events.jsonl; None in a simulation."""
 
 
 class RunState:
@@ -43,6 +47,8 @@ class RunState:
         self.rounds_done = 0
         self.clients = ClientStates()
         self.history = History()
+        self.events: list[dict[str, Any]] = []
+        """The lines of events.jsonl, from round 0 on; none in a simulation."""
         self.server_history = ServerHistory()
         self.best = Best()
         self.first_risk: float | None = None
@@ -81,6 +87,8 @@ class RunState:
         """Add a committed round; `best_model` is called for its model if the round is the best so far."""
         self.global_model = record.global_model
         self.history.add(number, record.values)
+        if record.happened is not None:
+            self.events.append(record.happened.plain())
         if record.users is not None:
             self.last_records = record.users
         if record.newcomers is not None:
@@ -100,6 +108,7 @@ class RunState:
             "servers": self.server_history.state_dict(),
             "best": self.best.state_dict(),
             "first_risk": self.first_risk,
+            **({"events": self.events} if self.events else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any], folder: Path | None, ranks: Ranks) -> None:
@@ -111,6 +120,7 @@ class RunState:
         self.server_history.load_state_dict(state["servers"])
         self.best.load_state_dict(state["best"])
         self.first_risk = state["first_risk"]
+        self.events = state.get("events", [])
 
     def continue_with(self, recorded: dict[str, Any], request: Request, processes: int) -> None:
         """Continue with the recorded engine, or with one of the same form for other processes or another device."""
@@ -127,4 +137,21 @@ class RunState:
         log.info(
             f"This run had {before} so far and goes on with {now}: its numbers agree up to rounding "
             "(1e-10 in float64), not in every bit."
+        )
+
+
+_BEGUN = {
+    "remote": "is a federation of nodes (fedlit flower)",
+    "replay": "repeats a federation from its events (fedlit fit --replay)",
+}
+"""Key in a checkpoint -> what such a run is."""
+
+
+def check_begun_by(state: Mapping[str, Any], key: str) -> None:
+    """ResumeError unless the checkpoint is of a loop with this key; a simulation has none."""
+    begun = next((name for name in _BEGUN if name in state), "")
+    if begun != key:
+        raise ResumeError(
+            f"This run {_BEGUN.get(begun, 'is a simulation (fedlit fit)')}. Resume it with the command with which it "
+            "began."
         )

@@ -50,6 +50,7 @@ def _fault_in_loop(loops: Mapping[str, Any]) -> str | None:
         or _lacks(f"{where}.history.", loop["history"], {"columns": list, "rounds": list, "values": Tensor})
         or _lacks(f"{where}.best.", loop["best"], {"round": (int, NoneType), "model": dict})
         or _lacks(f"{where}.engine.", loop["engine"] or _NO_ENGINE, {"choice": dict, "request": dict})
+        or _lacks(f"{where}.", {"events": loop.get("events", [])}, {"events": list})
         or _fault_in_rows(f"{where}.clients", loop["clients"])
         or _fault_in_history(f"{where}.history", loop["history"], loop["rounds"])
     )

@@ -212,17 +212,21 @@ def evaluation_options(
     extra_metrics: Sequence[str],
     seed: int,
     *,
-    lr: float | None,
+    lr: float | Sequence[float] | None,
     on: AdaptOn,
-    epochs: int | None,
+    epochs: int | Sequence[int] | None,
     part: str | None,
     start: FinetuneFrom | None,
     newcomers_every: int | None,
     eval_every: int,
 ) -> EvaluationOptions:
     """What is measured in addition; ConfigError for options of fine-tuning that are out of range or lack the rate."""
-    require(lr is None or lr >= 0, f"trainer.finetune_lr is {lr}; give 0 or more.")
-    require(epochs is None or epochs >= 1, f"trainer.finetune_epochs is {epochs}; give 1 or more, or leave it out.")
+    rates, counts = values_of(lr), values_of(epochs)
+    for name, values, least in (("lr", rates, 0), ("epochs", counts, 1)):
+        require(len(values) > 0, f"trainer.finetune_{name} is an empty list. Give a value, or leave it out.")
+        require(len(set(values)) == len(values), f"trainer.finetune_{name} is {values}; give each value once.")
+        wrong = [value for value in values if value is not None and not value >= least]
+        require(not wrong, f"trainer.finetune_{name} is {', '.join(map(str, wrong))}; give {least} or more.")
     for name, value in (("epochs", epochs), ("part", part), ("from", start)):
         require(
             value is None or lr is not None,
@@ -234,15 +238,26 @@ def evaluation_options(
         f"trainer.newcomers_every is {newcomers_every}, but newcomers are measured in evaluated rounds, and "
         f"trainer.eval_every is {eval_every}. Give a multiple of it, or leave it out to measure after the last round.",
     )
-    finetune = None if lr is None else Adaptation(lr, on, epochs, part)
+    finetune = tuple(Adaptation(rate, on, count, part) for rate in rates for count in counts if rate is not None)
     return EvaluationOptions(extra_metrics, finetune, start or "personal", seed, newcomers_every)
+
+
+def values_of(value: Any) -> list[Any]:
+    """The values of an option that is one value, or several."""
+    return [*value] if isinstance(value, Sequence) else [value]
 
 
 def check_adaptation(client: Client, data: FederatedDataModule, measures: EvaluationOptions) -> None:
     """Refuse to adapt personal models on adaptation data that do not exist."""
-    if measures.finetune is not None:
-        check_trained_part(client.net, measures.finetune.part, "trainer.finetune_part")
-    steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": measures.finetune}
+    first = measures.finetune[0] if measures.finetune else None
+    if first is not None:
+        check_trained_part(client.net, first.part, "trainer.finetune_part")
+    require(
+        len(measures.finetune) < 2 or bool(data.everyone.val.sizes.any()),
+        "trainer.finetune_lr or trainer.finetune_epochs has several values, of which validation takes the best, but no "
+        "user has validation samples. Set data.val_fraction to 0.1, or give one value.",
+    )
+    steps = {"model.adapt_on": client.personal_model().adaptation, "trainer.finetune_on": first}
     for name, step in steps.items():
         if step is not None and step.on == "adapt" and not data.everyone.adapt.sizes.any():
             raise ConfigError(

@@ -107,7 +107,7 @@ class FitResults:
                 **({} if loop.choice is None else asdict(loop.choice)),
                 "seconds": round(sum(row.get("time/round_s", 0.0) for row in loop.history.rows), 3),
                 "personal": loop.client.personal_model().describe(),
-                **({} if loop.measures.finetune is None else {"finetuned": loop.measures.describe_finetuning()}),
+                **({"finetuned": loop.measures.describe_finetuning()} if loop.measures.finetune else {}),
                 **({} if data.newcomer_data is None else {"newcomers": described_newcomers(loop.client, data)}),
                 "partition_hash": data.partition_hash,
                 "versions": versions(),
@@ -146,8 +146,9 @@ class FitResults:
                 + (
                     "data.newcomers is 0, so no client was held back. Set it to 0.2, for example."
                     if loop.data.newcomer_data is None
-                    else "newcomers were not measured in this process. `fedlit evaluate RUN` measures those of a run "
-                    "that ended early, and fedlit.results.runs.read_run(folder).newcomers has their records."
+                    else "newcomers were not measured in this process. They are measured "
+                    "after the last of all rounds, and before by trainer.newcomers_every. "
+                    "fedlit.results.runs.read_run(folder).newcomers has the records of a run."
                 )
             )
         return Columns(records)

@@ -131,12 +131,14 @@ class Restored:
         """Evaluates the global model, on any data that were passed to `load_into`."""
         return Evaluator(client, data, device=self._device)
 
-    def round_evaluator(self, client: Client, data: FederatedDataModule) -> RoundEvaluator:
+    def round_evaluator(
+        self, client: Client, data: FederatedDataModule, options: EvaluationOptions | None = None
+    ) -> RoundEvaluator:
         """Evaluates the users' models too, if the data's users are those of the run."""
         models = UserModels.of(
             client, self.server_model, self.states, self._loop["initial"], keeps_local=self.keeps_local
         )
-        return RoundEvaluator(client, data, models, EvaluationOptions(), device=self._device)
+        return RoundEvaluator(client, data, models, options or EvaluationOptions(), device=self._device)
 
     @property
     def _device(self) -> Device:

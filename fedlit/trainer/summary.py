@@ -102,7 +102,9 @@ def table_metrics(final: Mapping[str, float]) -> list[str]:
     """The metrics of the table, if they were measured; those of users only for the first measure."""
     first, *others = [measure.name for measure in measures_in(final)] or [ACCURACY.name]
     return [
-        *(f"{group}/{first}" for group in ("global", "local", "newcomers", "min_user", "max_user")),
+        *(f"{group}/{first}" for group in ("global", "local", "finetuned")),
+        *("finetuned/lr", "finetuned/epochs"),
+        *(f"{group}/{first}" for group in ("newcomers", "min_user", "max_user")),
         *(f"users/{first}_{name}" for name in ("min", "max", "var")),
         *(f"global/{name}" for name in others),
     ]

@@ -59,9 +59,11 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         rounds_to: validation accuracies; the summary names the first round that reaches each.
         extra_metrics: of global/train_loss, global/grad_norm2, the same with _uniform (clients count equally),
             personal/train_loss and local/grad_norm2; each costs a pass over all training data.
-        finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01.
+        finetune_lr: measure the personal models once more after a step of this rate (finetuned/*); FedBC: 0.01. Of a
+            list, each evaluated round takes the value that is best on validation samples.
         finetune_on: the part of a user's data for that step; FedBC's protocol is test.
-        finetune_epochs: so many passes over that part of the data, in shuffled batches, instead of one step.
+        finetune_epochs: so many passes over that part of the data, in shuffled batches, instead of one step; a number,
+            or a list as for finetune_lr.
         finetune_part: fine-tune this part of the net alone, such as its last layer: the name of a module or parameter,
             or a pattern with *.
         finetune_from: the model that is fine-tuned: the personal model unless given, or global, the server's.
@@ -116,9 +118,9 @@ class FederatedTrainer(Recorded, FitResults, Trainer):  # type: ignore[misc]  # 
         states: StatesPlace = "auto",
         rounds_to: Sequence[float] = (0.4,),
         extra_metrics: Sequence[str] = (),
-        finetune_lr: float | None = None,
+        finetune_lr: float | Sequence[float] | None = None,
         finetune_on: AdaptOn = "train",
-        finetune_epochs: int | None = None,
+        finetune_epochs: int | Sequence[int] | None = None,
         finetune_part: str | None = None,
         finetune_from: FinetuneFrom | None = None,
         newcomers_every: int | None = None,

@@ -175,3 +175,11 @@ def test_the_personal_model_of_a_user_who_never_trained_is_z_where_x_starts_at_t
     personal = trainer.loop.round_evaluator.models.personal(stranger)
     assert largest_difference(personal, weights_of(trainer)) == 0
     assert largest_difference(personal, tiny_net().state_dict()) > 1e-3
+
+
+def test_ditto_does_not_take_adams_rate_for_its_personal_sgd() -> None:
+    with pytest.raises(
+        ConfigError, match=r"optimizer is adam, .* plain SGD's, and model.lr \(0.001\) is not a rate for them"
+    ):
+        Ditto(tiny_net(), optimizer="adam", lr=0.001)
+    assert Ditto(tiny_net(), optimizer="adam", lr=0.001, personal_lr=0.1).personal_lr == 0.1

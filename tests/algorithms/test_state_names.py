@@ -47,7 +47,7 @@ STATES = dict(declared())
 NUMBERS = {name for name, is_number in STATES.items() if is_number}
 CLIENTS = [
     one
-    for one in vars(fedlit).values()
+    for one in (getattr(fedlit, name) for name in fedlit.__all__)
     if inspect.isclass(one) and issubclass(one, fedlit.Client) and one is not fedlit.Client
 ]
 OPTIONS = {name for one in CLIENTS for name in inspect.signature(one).parameters} - STATES.keys()

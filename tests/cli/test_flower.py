@@ -42,11 +42,19 @@ def test_a_command_that_does_not_exist_is_named() -> None:
     ("options", "why"),
     [
         (["--nodes", "0"], "--nodes is 0"),
-        (["--nodes", "3", "--deadline", "2"], "--deadline is 2 s, but Flower alone takes 5 to 8 s"),
+        (["--nodes", "3", "--deadline", "2"], "--deadline is 2 s, but Flower alone may take 5 s"),
         (["--nodes", "3", "--listen", "9092"], "--listen is 9092; give an address and a port"),
         (["--nodes", "3"], "--keys is missing: nodes and server must know each other"),
         (["--nodes", "3", "--keys", "nothing"], "has no ca.crt, server.crt, server.key"),
         (["--nodes", "3", "--insecure"], "trainer.clients_per_round is 10, but --nodes is 3"),
+        (
+            ["--nodes", "30", "--insecure", "--pace", "real"],
+            "--pace real lets real arrivals decide .* no trainer.cloud",
+        ),
+        (
+            ["--nodes", "30", "--insecure", "--trainer.clock.dropout", "0.1", "--trainer.cloud.servers", "3"],
+            "trainer.clock has a deadline or dropout, which are simulated.*or give --pace clock",
+        ),
     ],
 )
 def test_options_of_run_are_refused_with_what_to_do(

@@ -328,6 +328,7 @@ def test_mistake_in_a_config_of_another_folder_is_found_there(
         ("-c synthetic_fedbc.yaml", "'-c' is before the command.*Write: fedlit fit -c"),
         ("fitt", "no command 'fitt'. Did you mean 'fit'"),
         ("bench", "`fedlit bench` has left the package. Type: python -m benchmarks"),
+        ("cloud --config x.yaml --clients 20", "`fedlit cloud` is gone: a cloud's clients are nodes on Flower now"),
         ("fit", "Nothing says what to train.*--config"),
         ("fit --config", "needs a file after it"),
         (

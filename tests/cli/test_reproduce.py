@@ -138,6 +138,26 @@ def test_a_run_that_lacks_the_number_is_no_failure_and_other_cells_read_it(call:
     assert shown["FedAvg:also"][3] == "2"
 
 
+def test_a_table_without_a_paper_is_a_grid_whose_best_numbers_are_bold(call: Call, here: Path) -> None:
+    columns = {name: {key: one[key] for key in ("set", "seconds")} for name, one in TINY["columns"].items()}
+    columns["loss"] = {"runs_of": "E=1", "cell": {"metric": "global/loss", "last": 1}}
+    fedbc = {"config": "synthetic_fedbc.yaml", "set": {"model.lr": 0.1}, "only": ["E=1", "loss"]}
+    write_table(here, paper=None, columns=columns, rows={"FedAvg": {"config": "synthetic_fedavg.yaml"}, "FedBC": fedbc})
+    answer = call("reproduce tiny.yaml --out out")
+    assert answer.code == 0, answer
+    lines = [line for line in (here / "out" / "page.md").read_text().splitlines() if line.startswith("|")]
+    assert lines[:2] == ["|  | E=1 | E=5 | loss |", "| --- | ---: | ---: | ---: |"]
+    table = {name: cells for name, *cells in (line.strip("| ").split(" | ") for line in lines[2:])}
+    means = {
+        row: [statistics.fmean(last_two(here / "out" / f"E=1-{row}-seed{seed}") for seed in (0, 1)), table[row][0]]
+        for row in ("FedAvg", "FedBC")
+    }
+    best = max(means, key=lambda row: means[row][0])
+    assert all(text.startswith("**") == (row == best) for row, (_, text) in means.items())
+    assert table["FedBC"][1] == "—"
+    assert sum(cells[2].startswith("**") for cells in table.values()) == 1, "the lowest loss"
+
+
 def test_a_summary_counts_what_the_pages_in_a_folder_came_to(call: Call, here: Path) -> None:
     call("reproduce tiny.yaml --out out --page pages/tiny.md")
     shown = rows_of((here / "out" / "page.md").read_text())

@@ -82,6 +82,7 @@ def test_every_client_has_its_number_in_clients_parquet(moody: tuple[Path, dict[
     assert known == pytest.approx({(r, one): value for r, kept in expected.items() for one, value in kept.items()})
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 def test_report_and_dashboard_show_it(moody: tuple[Path, dict[int, dict[int, float]]], tmp_path: Path) -> None:
     runs = find_runs([moody[0]])
     figures = {figure.name: figure for figure in draw_figures(group_runs(runs), tmp_path)}

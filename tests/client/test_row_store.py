@@ -28,6 +28,7 @@ from hypothesis.stateful import (
 from torch import Tensor
 
 from fedlit import FedBC, FederatedTrainer, ServerCallback
+from fedlit.cli.main import main
 from fedlit.client import states_location
 from fedlit.client.row_layout import RowLayout
 from fedlit.client.row_store import RowStore
@@ -487,6 +488,15 @@ def test_a_run_started_anew_leaves_no_rows_of_the_old_one(call: Call) -> None:
 # ---- damaged ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three rounds with rows on disk, to be copied."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.raises(SystemExit):
+        main(f"fit {TINY} --run {folder} --wandb disabled --trainer.states disk".split())
+    return folder
+
+
 def flip(file: Path, where: int) -> None:
     with file.open("r+b") as rows:
         rows.seek(where)
@@ -523,9 +533,9 @@ def damage_a_row_of(slots: set[int]) -> None:
 )
 @pytest.mark.parametrize("words", ["fit {} --trainer.states disk --resume --trainer.rounds 5", "export run"])
 def test_damaged_rows_are_refused_with_the_file_and_what_to_do(
-    call: Call, refusal: Refusal, damage: Callable[[], None], said: str, words: str
+    finished: Path, refusal: Refusal, damage: Callable[[], None], said: str, words: str
 ) -> None:
-    assert call(f"fit {TINY} --trainer.states disk").code == 0
+    shutil.copytree(finished, "run")
     file = file_of_rows()
     damage()
     message = refusal(words.format(TINY))

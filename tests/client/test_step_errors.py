@@ -1,8 +1,9 @@
 """Mistakes in a user's algorithm are told before the first round, in both engines, with what to write instead."""
 
 import importlib
-import subprocess
+import runpy
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -349,9 +350,10 @@ def test_script_ends_with_the_paragraph(mine: ModuleType, workplace: Path) -> No
         "data = Synthetic(num_clients=4, size_sigma=0)\n"
         "FederatedTrainer(rounds=1, clients_per_round=2).fit(Unpacks(Softmax(60, 10)), datamodule=data)\n"
     )
-    ended = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, cwd=workplace, timeout=300)
-    assert ended.returncode == 1
-    assert "ConfigError: Unpacks.training_step (mine.py, line" in ended.stderr.splitlines()[-1]
+    with pytest.raises(ConfigError) as failed:
+        runpy.run_path("script.py")
+    printed = "".join(traceback.format_exception(failed.value))
+    assert "ConfigError: Unpacks.training_step (mine.py, line" in printed.splitlines()[-1]
 
 
 # ---- what is not a mistake -------------------------------------------------------------------------------------------

@@ -75,10 +75,11 @@ def fitted(task: str, algorithm: type = FedBC, net: nn.Module | None = None, **t
 TASKS = pytest.mark.parametrize("task", ["regression", "next_token"])
 
 
-@pytest.mark.parametrize(("task", "compiled"), [("regression", False), ("next_token", False), ("next_token", True)])
-def test_engines_agree(task: str, compiled: bool) -> None:
+@pytest.mark.usefixtures("program")
+@TASKS
+def test_engines_agree_on_the_program_that_is_compiled(task: str) -> None:
     judge = fitted(task)
-    fast = fitted(task, engine="vectorized", compiled=compiled)
+    fast = fitted(task, engine="vectorized", compiled=True)
     assert largest_difference(weights_of(judge), weights_of(fast)) < 1e-10
     assert largest_difference(kept_rows(judge), kept_rows(fast)) < 1e-10
 
@@ -171,6 +172,7 @@ def test_the_partition_of_a_run_is_drawn(task: str, folders: dict[str, Path], tm
     assert (tmp_path / "partition.png").stat().st_size > 1000
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 @pytest.mark.parametrize(
     ("task", "columns", "figures"),
     [
@@ -286,6 +288,7 @@ class Prices(fedlit.TensorData):
 """
 
 
+@pytest.mark.usefixtures("figures_are_not_drawn")
 def test_the_command_line_compares_shows_exports_and_evaluates_a_regression(
     call: Call, workplace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,7 @@ def test_a_module_is_left_as_it_was() -> None:
     assert module.train_acc._update_count == 0
 
 
+@pytest.mark.usefixtures("program")
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_step_that_can_be_traced_runs_in_the_vectorized_engine(compiled: bool) -> None:
     judge = run(FedBC(module=lit(Silent), **LOCAL))

@@ -310,6 +310,14 @@ def test_tail_split_tests_on_the_rows_assigned_last() -> None:
     assert (sorted(data.train[0].tolist()), data.test[0].tolist()) == (list(range(10, 18)), [18, 19])
 
 
+def test_ordered_split_validates_on_the_rows_before_the_test() -> None:
+    data = ready([range(10, 30), [3]], split="ordered", val_fraction=0.25, adapt_fraction=0.25).everyone
+    assert (data.val[0].tolist(), data.test[0].tolist()) == ([22, 23, 24, 25], [26, 27, 28, 29])
+    assert sorted(torch.cat([data.train[0], data.adapt[0]]).tolist()) == list(range(10, 22))
+    assert data.train[0].tolist() != sorted(data.train[0].tolist()), "shuffled, so that adaptation rows are drawn"
+    assert (data.train[1].tolist(), len(data.val[1])) == ([3], 0)
+
+
 def test_adaptation_rows_are_taken_from_the_training_rows() -> None:
     plain, data = ready([range(100)]).everyone, ready([range(100)], adapt_fraction=0.25).everyone
     assert len(data.adapt[0]) == 18  # of 100 - 20 tested - 8 for validation = 72

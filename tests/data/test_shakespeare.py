@@ -161,6 +161,10 @@ def test_tail_split_tests_on_the_end_of_what_a_role_says(root: str, most: int | 
     everyone = ready(root, split="tail", max_samples_per_client=most).everyone
     for train, val, test in zip(everyone.train, everyone.val, everyone.test, strict=True):
         assert len(test) == 0 or test.min() > torch.cat([train, val]).max()
+    everyone = ready(root, split="ordered", max_samples_per_client=most).everyone
+    for train, val, test in zip(everyone.train, everyone.val, everyone.test, strict=True):
+        assert len(test) == 0 or test.min() > torch.cat([train, val]).max()
+        assert len(val) == 0 or val.min() > train.max()
 
 
 def test_leafs_own_files_are_read_too(tmp_path: Path) -> None:

@@ -40,6 +40,24 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # restored at the end
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where tests find a program that another has compiled, though never one that they must not have."""
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture
+def inductors_programs(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here nobody has our own loops."""
+    monkeypatch.setenv("FEDLIT_CACHE", str(kept / "inductors"))
+
+
+@pytest.fixture
+def our_programs(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here everybody has."""
+    monkeypatch.setenv("FEDLIT_CACHE", str(kept / "ours"))
+
+
 def trained(**options: Any) -> FederatedTrainer:
     given = {"engine": "vectorized", "compiled": True, "lanes": 2, "workers": 2} | options
     return run(FedAvg(tiny_net(), lr=0.1, batch_size=4), **given)
@@ -117,6 +135,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, module: str, *cached: Any) -> None:
 
 
 @needs_compiler
+@pytest.mark.usefixtures("inductors_programs")
 @pytest.mark.parametrize("broken", [another_constructor, another_argument, renamed_class])
 def test_without_our_loops_programs_are_as_torchs_compiler_writes_them(
     broken: Break, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -147,6 +166,7 @@ def test_without_torchs_compiler_steps_are_eager(
 
 
 @needs_compiler
+@pytest.mark.usefixtures("our_programs")
 def test_without_the_entrys_name_python_drives_the_same_program(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -290,6 +310,7 @@ def test_a_line_quotes_what_a_compiler_marks_as_an_error() -> None:
 
 
 @needs_compiler
+@pytest.mark.usefixtures("inductors_programs")
 def test_a_resumed_run_has_its_rung_again_to_the_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         another_constructor(patch)
@@ -301,6 +322,7 @@ def test_a_resumed_run_has_its_rung_again_to_the_bit(tmp_path: Path, monkeypatch
 
 
 @needs_compiler
+@pytest.mark.usefixtures("our_programs")
 def test_a_resumed_run_that_cannot_have_its_rung_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(rounds=2, run=tmp_path / "run")
     monkeypatch.setenv("FEDLIT_CACHE", str(tmp_path / "another"))

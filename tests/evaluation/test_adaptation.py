@@ -225,7 +225,7 @@ def test_measuring_some_users_again_measures_all_fine_tuned_models_anew() -> Non
         _, shared = evaluator.evaluator.global_model(trainer.loop.state.global_model)
         kept = evaluator.finetuned_models(shared, 2)
         fresh = RoundEvaluator(
-            evaluator.client, evaluator.data, evaluator.models, EvaluationOptions((), Adaptation(0.5, epochs=2))
+            evaluator.client, evaluator.data, evaluator.models, EvaluationOptions((), (Adaptation(0.5, epochs=2),))
         ).finetuned_models(shared, 2)
     assert all(torch.equal(kept.sums[name], fresh.sums[name]) for name in kept.sums)
     assert torch.equal(kept.losses, fresh.losses)
@@ -247,6 +247,13 @@ def test_a_comparison_has_the_column_where_a_run_was_fine_tuned(tmp_path: Any) -
         ({"finetune_part": "head"}, "trainer.finetune_part is head, but trainer.finetune_lr is not given"),
         ({"finetune_from": "global"}, "trainer.finetune_from is global, but trainer.finetune_lr is not given"),
         ({"finetune_lr": 0.1, "finetune_epochs": 0}, "trainer.finetune_epochs is 0; give 1 or more"),
+        ({"finetune_lr": []}, "trainer.finetune_lr is an empty list"),
+        ({"finetune_lr": [0.1, 0.1]}, r"trainer.finetune_lr is \[0.1, 0.1\]; give each value once"),
+        ({"finetune_lr": [0.1, -1.0]}, "trainer.finetune_lr is -1.0; give 0 or more"),
+        (
+            {"finetune_lr": [0.1, 1.0]},
+            "several values, of which validation takes the best, but no user has validation samples",
+        ),
         ({"finetune_lr": 0.1, "finetune_part": "hed"}, r"finetune_part is 'hed', but no parameter .* mean 'head'\?"),
     ],
 )

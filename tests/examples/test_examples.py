@@ -251,7 +251,7 @@ def test_fedpac_matches_its_oracle(engine: dict[str, Any]) -> None:
     [
         (FedNova, {"momentum": 0.5}),
         (FedExP, {}),
-        (FedRep, {"head": "head", "head_epochs": 2}),
+        (FedRep, {"keep_local": "head", "head_epochs": 2}),
         (APFL, {}),
         (MOON, {"body": "body"}),
         (FedALA, {"layers": "head"}),
@@ -306,13 +306,13 @@ def test_fedproto_without_pull_is_local_training_and_fedpac_alone_is_fedrep() ->
         assert_same(own_part(alone, user, names), own_part(own, user, names))
     single = {"clients_per_round": 1, "rounds": 6}
     one = run(FedPAC(TwoParts(), head="head", pull=0.0, **local), **single)
-    other = run(FedRep(TwoParts(), head="head", head_epochs=1, **local), **single)
+    other = run(FedRep(TwoParts(), keep_local="head", head_epochs=1, **local), **single)
     for user in one.loop.states.touched:
         assert_same(own_part(one, user, names[2:]), own_part(other, user, names[2:]))
 
 
 def test_fedrep_averages_bodies_and_not_heads() -> None:
-    found = run(FedRep(TwoParts(), head="head", head_epochs=2, lr=LR, batch_size=BATCH), rounds=2)
+    found = run(FedRep(TwoParts(), keep_local="head", head_epochs=2, lr=LR, batch_size=BATCH), rounds=2)
     start = TwoParts()
     moved = {
         name: gap(value.numpy(), dict(start.named_parameters())[name].detach().numpy())

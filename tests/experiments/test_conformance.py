@@ -22,15 +22,13 @@ from fedlit.errors import ConfigError
 from fedlit.experiments.conformance import Measured, checks
 from fedlit.experiments.conformance.entries import ENTRIES, WITH_NORM
 from fedlit.experiments.conformance.problem import LOCAL, Problem, ReversedSampler, largest_gap, trained
-from tests.cases import CASES, slow_but
+from tests.cases import CASES, KINDS, slow_but
 from tests.conftest import Call
 from tests.problems import traced_program
 
 QUICK = [
     checks.resumes_exactly,
     checks.order_does_not_matter,
-    checks.processes_agree,
-    checks.newcomers_change_nothing,
     checks.differs_from_averaging,
 ]
 """Those that compile nothing; a run that is resumed to the same bits proves that the same seed gives the same bits."""
@@ -81,8 +79,30 @@ def test_every_algorithm_passes_what_compiles_nothing(name: str) -> None:
     entry = CASES[name]
     found = checks.cohort_is_respected(entry.make, dict(entry.trainer), FEW_STEPS)
     found += [one(entry.make, dict(entry.trainer), FEW_STEPS) for one in QUICK]
-    found += checks.nodes_agree(entry.make, dict(entry.trainer), FEW_STEPS)
     assert [one for one in found if not one.passed] == []
+
+
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but([*KINDS, "SCAFFOLD, cloud", "SCAFFOLD, buffer"], CASES))
+def test_neither_newcomers_nor_clients_elsewhere_move_a_bit(name: str) -> None:
+    entry = CASES[name]
+    found = checks.nodes_agree(entry.make, dict(entry.trainer), FEW_STEPS)
+    found.append(checks.newcomers_change_nothing(entry.make, dict(entry.trainer), FEW_STEPS))
+    assert [one for one in found if not one.passed] == []
+
+
+SEVERAL = (
+    *("FedAvg", "FedBC, from its own model", "FedDyn", "Ditto, interleaved", "Per-FedAvg, exact", "local only"),
+    "FedProx + FedAdam + Exp-α",
+)
+"""Kinds that tests/engines/test_processes.py lacks."""
+
+
+@pytest.mark.usefixtures("few_inner_steps")
+@pytest.mark.parametrize("name", slow_but(SEVERAL, CASES))
+def test_two_processes_give_the_bits_of_one(name: str) -> None:
+    entry = CASES[name]
+    assert checks.processes_agree(entry.make, dict(entry.trainer), FEW_STEPS).passed
 
 
 def test_there_are_outsiders_with_rows() -> None:
@@ -362,6 +382,7 @@ def test_algorithms_with_norm_pass(name: str) -> None:
     assert entry.problem is not None
     found = checks.cohort_is_respected(entry.make, {}, entry.problem)
     found += [one(entry.make, {}, entry.problem) for one in QUICK]
+    found.append(checks.newcomers_change_nothing(entry.make, {}, entry.problem))
     found.append(checks.engines_agree(entry.make, {}, entry.problem, compiled=False))
     assert [one for one in found if not one.passed] == []
 

@@ -18,7 +18,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
 
 def test_the_catalogue_has_every_column_of_a_run_and_no_other(tmp_path: Path) -> None:
     client = FedBC(tiny_net(), dual_momentum=0.5, batch_size=4)
-    everything: dict[str, Any] = {"extra_metrics": EXTRA_METRICS, "finetune_lr": 0.1, "rounds": 1}
+    everything: dict[str, Any] = {
+        "extra_metrics": EXTRA_METRICS,
+        "finetune_lr": [0.1, 0.2],
+        "finetune_epochs": 1,
+        "rounds": 1,
+    }
     buffered = {"cloud": None, "buffer": Buffer(size=2, concurrency=4)}
     cloud = run_in_a_cloud(client, tmp_path / "cloud", val_fraction=0.2, newcomers=0.2, **everything)
     one_server = run_in_a_cloud(client, tmp_path / "one", val_fraction=0.2, **everything, **buffered)

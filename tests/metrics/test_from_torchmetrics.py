@@ -300,6 +300,6 @@ def test_a_run_is_measured_again_with_its_metrics(tmp_path: Path) -> None:
         client, datamodule=Synthetic(num_clients=4)
     )
     restored = Restored.of(tmp_path)
-    values = measured(restored, *parts_of(restored), users=True)
+    values = measured(restored, parts_of(restored), users=True)
     row = find_runs([tmp_path])[0].rows[-1]
     assert [values[f"global/{name}"] for name in ("f1score", "auroc")] == [row["global/f1score"], row["global/auroc"]]

@@ -344,6 +344,22 @@ SERVER = (
         "the first servers to have their reports step",
         ("rounds/test_cloud.py::test_every_event_matches_the_oracle",),
     ),
+    Mutant(
+        "events-time",
+        "remote/inbox.py",
+        "return self.is_complete and not self.reporting.isdisjoint(self.answers)",
+        "return not self.reporting.isdisjoint(self.answers)",
+        "at a real pace a server steps once all its nodes have answered",
+        ("remote/test_pace.py::test_a_server_waits_for_all_its_nodes",),
+    ),
+    Mutant(
+        "replay-missing",
+        "remote/replay.py",
+        "return super().train([present(cohort, happened.missing) for cohort in cohorts])",
+        "return super().train(cohorts)",
+        "a replay leaves out who was missing",
+        ("remote/test_replay.py::test_a_replay_has_the_bits_of_the_federation",),
+    ),
 )
 
 CLOCK = (

@@ -174,12 +174,15 @@ def test_other_nodes_cannot_continue_a_run(tmp_path: Path) -> None:
     client, checkpoint = partial(make, FedAvg), tmp_path / "run.ckpt"
     federated(client, TINY, tmp_path / "nodes").trainer.save_checkpoint(checkpoint)
     link = federation(client, TINY, tmp_path / "others")
-    renamed = InProcessLink({name.replace("node", "clinic"): node for name, node in link.nodes.items()})
+    for node in link.nodes.values():
+        node.name = node.name.replace("node", "clinic")
+    renamed = InProcessLink({node.name: node for node in link.nodes.values()})
     told = meet(renamed, renamed.present())
     trainer = new_trainer(rounds=6, clients_per_round=3)
     trainer.use_loop(partial(RemoteLoop, nodes=Nodes(renamed, list(told)), model={}))
     with pytest.raises(ResumeError, match="began with the nodes node-0"):
         trainer.fit(client(), datamodule=ToldData(told), ckpt_path=checkpoint)
+    assert trainer.loop.rounds_done == 0, "nothing was restored that an error could save"
 
 
 def test_what_cannot_run_apart_is_refused_with_the_part_and_the_reason(tmp_path: Path) -> None:
@@ -187,8 +190,8 @@ def test_what_cannot_run_apart_is_refused_with_the_part_and_the_reason(tmp_path:
         federated(partial(make, Centralized), TINY, tmp_path / "pooled", clients_per_round=1)
     with pytest.raises(ConfigError, match="trainer.extra_metrics asks for global/train_loss"):
         federated(partial(make, FedAvg), TINY, tmp_path / "extra", extra_metrics=["global/train_loss"])
-    with pytest.raises(ConfigError, match="model.metrics asks for AUROC, but in a federation"):
-        federated(partial(make, FedAvg, metrics=["AUROC"]), TINY, tmp_path / "metrics")
+    with pytest.raises(ConfigError, match="several values, .* nodes fine-tune in one way"):
+        federated(partial(make, FedAvg), TINY, tmp_path / "tuned", finetune_lr=[0.1, 0.2])
 
 
 def test_nodes_with_samples_of_another_form_are_refused(tmp_path: Path) -> None:
@@ -203,3 +206,21 @@ def test_two_nodes_with_one_name_are_refused(tmp_path: Path) -> None:
     link = federation(partial(make, FedAvg), TINY, tmp_path)
     with pytest.raises(ConfigError, match="Two nodes have the name 'node-1'"):
         meet(link, ["node-0", "node-1", "node-1"])
+
+
+def test_a_node_with_the_key_of_another_is_refused(tmp_path: Path) -> None:
+    link = federation(partial(make, FedAvg), TINY, tmp_path)
+    link.nodes["node-1"].name = "node-7"
+    with pytest.raises(ConfigError, match="The node with the key of node-1 was started as --name node-7"):
+        meet(link, link.present())
+
+
+def test_a_node_with_more_classes_than_the_net_has_outputs_is_refused(tmp_path: Path) -> None:
+    client = partial(make, FedAvg)
+    link = federation(client, TINY, tmp_path)
+    told = meet(link, link.present())
+    told["node-2"]["classes"] = 7
+    trainer = new_trainer(rounds=1, clients_per_round=3)
+    trainer.use_loop(partial(RemoteLoop, nodes=Nodes(link, list(told)), model={}))
+    with pytest.raises(ConfigError, match="has 7 classes. Give the net at least 7 outputs"):
+        trainer.fit(client(), datamodule=ToldData(told))

@@ -14,6 +14,7 @@ from fedlit.experiments.conformance.federation import federated
 from fedlit.experiments.conformance.problem import TINY
 from fedlit.remote.node import Node
 from fedlit.remote.node_rows import NodeRows
+from tests.trainer.test_resume import assert_same_bits
 
 CLIENT = partial(FedBC, TINY.net(), dual_lr=1.0, **TINY.local)
 
@@ -109,6 +110,22 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 
 # ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def test_a_message_arrives_as_it_was_sent() -> None:
+    same = torch.arange(4.0).expand(3, 4)
+    message = {
+        "numbers": [1, 2.5, float("inf"), True, None, "λ"],
+        "state": {0: {"betas": (0.9, 0.99)}, "empty": {}},
+        "tensors": [torch.randn(2, 3, dtype=torch.float64), torch.tensor(7), torch.zeros(0, 2), torch.tensor([True])],
+        "one": torch.tensor(2.0).expand(1),
+        "same": same,
+    }
+    got = unpack(pack(message))
+    assert_same_bits(got, message)
+    assert torch.equal(unpack(pack({"narrow": torch.ones(3).bfloat16() / 3}))["narrow"], torch.ones(3).bfloat16() / 3)
+    assert got["same"].stride(0) == 0, "one row is sent where all are the same"
+    assert len(pack({"same": same})) < len(pack({"same": same.contiguous()}))
 
 
 @pytest.mark.parametrize("cut", [0, 8, 15, 16, 40, -5, -17])

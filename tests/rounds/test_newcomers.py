@@ -125,7 +125,7 @@ WANTED: dict[str, tuple[Callable[[nn.Module], Client], Callable[[FederatedTraine
         lambda trainer, who: descended(trainer, who, EPOCHS, 0.1, near=0.7),
     ),
     "FedRep": (
-        lambda net: FedRep(net, head="linear.bias", head_epochs=5, **WHOLE),
+        lambda net: FedRep(net, keep_local="linear.bias", head_epochs=5, **WHOLE),
         lambda trainer, who: descended(trainer, who, 5, only=("linear.bias",)),
     ),
     "a personal bias": (

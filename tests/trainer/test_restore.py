@@ -71,13 +71,15 @@ def rows_of_last_round(folder: Path, column: str) -> np.ndarray:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", CLIENTS)
 def test_every_user_is_measured_as_the_run_measured_it(tmp_path: Path, name: str, protocol: str) -> None:
-    trainer = fitted(tmp_path, CLIENTS[name](), **PROTOCOLS[protocol])
+    tuning = {"finetune_lr": [0.01, 0.1], "finetune_epochs": [1, 2]}
+    trainer = fitted(tmp_path, CLIENTS[name](), **PROTOCOLS[protocol], **tuning)
     restored = Restored.of(tmp_path)
-    client, own = parts_of(restored)
-    values, records = restored.round_evaluator(client, own).evaluate(None, restored.model)
+    parts = parts_of(restored)
+    evaluator = restored.round_evaluator(parts.client, parts.data, parts.options)
+    values, records = evaluator.evaluate(None, restored.model, restored.rounds)
     final = read_run(tmp_path).summary["final"]
     assert values == {key: pytest.approx(final[key], rel=1e-6) for key in values}
-    assert {"local/acc", "personal/acc"} <= values.keys() <= final.keys()
+    assert {"local/acc", "personal/acc", "finetuned/acc", "finetuned/lr"} <= values.keys() <= final.keys()
     for column in ("acc_global", "acc_local", "acc_personal"):
         np.testing.assert_array_equal(records[column], rows_of_last_round(tmp_path, column))
     assert trainer.loop.rounds_done == restored.rounds
@@ -88,10 +90,10 @@ def test_every_user_is_measured_as_the_run_measured_it(tmp_path: Path, name: str
 def test_the_personal_models_are_those_that_the_trainer_gives(tmp_path: Path, name: str, protocol: str) -> None:
     trainer = fitted(tmp_path, CLIENTS[name](), **PROTOCOLS[protocol])
     restored = Restored.of(tmp_path)
-    client, own = parts_of(restored)
-    round_evaluator, models = restored.round_evaluator(client, own), restored.personal_models()
+    parts = parts_of(restored)
+    round_evaluator, models = restored.round_evaluator(parts.client, parts.data), restored.personal_models()
     assert sorted(models) == sorted(trainer.loop.states.touched)
-    for user in range(own.num_clients):
+    for user in range(parts.data.num_clients):
         net = trainer.personal_model(user).state_dict()
         assert all(torch.equal(value, net[key]) for key, value in round_evaluator.personal_model(user).items())
     for user, model in models.items():
@@ -113,6 +115,20 @@ def test_evaluate_of_a_cloud_finds_what_fit_wrote(call: Call, model: str) -> Non
     now, final = json.loads(Path("now.json").read_text()), read_run(Path("run")).summary["final"]
     assert now == {name: pytest.approx(final[name], rel=1e-6) for name in now}
     assert "personal/acc" in now or "local/acc" in now
+
+
+def test_evaluate_fine_tunes_as_its_options_say(call: Call) -> None:
+    assert call(f"fit {TINY} --trainer.finetune_lr 0.5").code == 0
+    final = read_run(Path("run")).summary["final"]
+    assert call("evaluate run --json now.json").code == 0
+    assert json.loads(Path("now.json").read_text())["finetuned/acc"] == pytest.approx(final["finetuned/acc"])
+    answer = call("evaluate run --trainer.finetune_lr [0.0,0.1] --trainer.finetune_epochs 2 --json now.json")
+    assert answer.code == 0, answer.err
+    now = json.loads(Path("now.json").read_text())
+    assert now["finetuned/lr"] in (0.0, 0.1)
+    assert now["finetuned/epochs"] == 2
+    answer = call("evaluate run --trainer.finetune_lr [0.1,1.0] --data.val_fraction 0 --data.test_fraction 0.1")
+    assert "These are not the users of the run" in answer.out
 
 
 def test_export_of_a_cloud_gives_each_user_the_model_of_its_own_server(call: Call) -> None:

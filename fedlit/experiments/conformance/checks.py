@@ -14,7 +14,7 @@ from torch import Tensor
 from fedlit.algorithms.fedavg import FedAvg
 from fedlit.client.base import Client
 from fedlit.client.cohort import WeighedCohort
-from fedlit.engines.choose import one_lane
+from fedlit.engines.net_limits import one_lane
 from fedlit.experiments.conformance.federation import federated
 from fedlit.experiments.conformance.problem import (
     ROUNDS,

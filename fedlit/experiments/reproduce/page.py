@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from fedlit.experiments.reproduce import grid
 from fedlit.experiments.reproduce.reading import Printed
 from fedlit.experiments.reproduce.result import Result, count, seconds_spent
 from fedlit.experiments.reproduce.runs import Reproduction
@@ -161,10 +162,16 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
     yield from (f"{escape(how(made))} {escape(readings(results))}", "")
     if table.printed is not None:
         yield from (escape(two_readings(table.printed)), "")
-    titles = headings(results)
-    yield from (row([escape(one) for one in titles]), row(["---:" if is_number(one) else "---" for one in titles]))
-    for one in results:
-        yield row([escape(field) for field in entries(one, style_for(one))])
+    if grid.fits(table, results):
+        yield from grid.grid_lines(results, lambda one: ours(one, style_for(one)), ABSENT)
+        yield from ("", *found_lines(results))
+        if grid.has_picture(table, results):
+            yield from ("", f"![The numbers of the table, a panel for each column]({table.name}.png)")
+    else:
+        titles = headings(results)
+        yield from (row([escape(one) for one in titles]), row(["---:" if is_number(one) else "---" for one in titles]))
+        for one in results:
+            yield row([escape(field) for field in entries(one, style_for(one))])
     yield ""
     for line in summary_lines(made, results):
         yield f"- {escape(line)}"
@@ -179,6 +186,16 @@ def page_lines(made: Reproduction, results: Sequence[Result]) -> Iterator[str]:
         cells = "; ".join(first_number(one) for one in results if one.command == command)
         yield f"{command}  # {cells}"
     yield "```"
+
+
+def found_lines(results: Sequence[Result]) -> list[str]:
+    """The values that searches found, and what is bold, below a table without a place for them."""
+    points = {one.cell.row.name: dict[str, None]() for one in results if one.point}
+    for one in results:
+        if one.point:
+            points[one.cell.row.name][described(one.point)] = None
+    said = "; ".join(f"{name}: {', '.join(found)}" for name, found in points.items())
+    return ["Bold: the best of its column."] + ([f"Found by the search: {escape(said)}."] if said else [])
 
 
 def two_readings(printed: Printed) -> str:

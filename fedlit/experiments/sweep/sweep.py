@@ -113,9 +113,11 @@ def check_sweep(file: SweepFile, overrides: Sequence[str]) -> int:
             raise ConfigError(f"--{name} is given, but {file.path.name} sweeps {name}. Leave it out here or there.")
     rng = np.random.default_rng(0)
     first = {name: parameter.draw(rng) for name, parameter in swept.items()}
+    lists = {name: parameter.keys["values"] for name, parameter in swept.items() if parameter.keys.get("values")}
+    longest = max(map(len, lists.values()), default=0)
     tried = [first]
-    for name, parameter in swept.items():
-        tried += [first | {name: value} for value in parameter.keys.get("values", [])]
+    for place in range(longest):
+        tried.append(first | {name: values[place] for name, values in lists.items() if place < len(values)})
     try:
         config = [parse_fit(file.arguments(values, overrides)) for values in tried][0]
         check_metric(

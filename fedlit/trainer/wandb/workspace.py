@@ -62,7 +62,7 @@ COEFFICIENTS: tuple[Chart, ...] = (
 TRAINING: tuple[Chart, ...] = (
     Lines("loss", ("train/loss", "val/loss", "global/loss")),
     Lines("distance to the server's model", ("distance/mean",)),
-    Lines("traffic per round", ("comm/up_mb", "comm/down_mb")),
+    Lines("traffic per round", ("comm/up_mb", "comm/down_mb", "comm/first_mb", "comm/eval_mb")),
 )
 RECORDS: tuple[Chart, ...] = (Media(TABLE), Media(PICTURE), Media(GLOSSARY))
 
