@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -58,6 +59,8 @@ class ClientStates:
         self._disk: _Disk | None = None
         self._store: RowStore | None = None
         self._is_saved_apart = False
+        self._expected = 0
+        """Clients for which room in memory is reserved at once."""
 
     @property
     def touched(self) -> list[int]:
@@ -158,12 +161,15 @@ class ClientStates:
             self._rows[name][before.slots] = value
 
     def _reserve(self, name: str, like: Tensor) -> None:
-        """Make room for all slots. Doubling copies a row about once on average, even if clients come one by one."""
+        """Make room for all slots: for those that are expected at once, else by doubling.
+
+        Doubling copies a row about once on average, even if clients come one by one. Meanwhile both copies are there.
+        """
         rows = self._rows.get(name)
         needed = len(self._slots)
         if rows is not None and len(rows) >= needed:
             return
-        grown = like.new_zeros(max(needed, 2 * len(rows) if rows is not None else needed), *like.shape[1:])
+        grown = unwritten_zeros(max(needed, self._expected, 2 * len(rows) if rows is not None else 0), like)
         if rows is not None:
             grown[: len(rows)] = rows
         self._rows[name] = grown
@@ -186,8 +192,13 @@ class ClientStates:
         for name in in_memory:
             del self._rows[name]
 
-    def keep_in_memory(self) -> None:
-        """From now on keep whole models in memory; rows on disk are loaded."""
+    def keep_in_memory(self, expected: int = 0) -> None:
+        """From now on keep whole models in memory; rows on disk are loaded.
+
+        Args:
+            expected: clients that may take part, if room for all of them can be reserved.
+        """
+        self._expected = expected
         self._disk, store, self._store = None, self._store, None
         if store is not None:
             self._rows |= self._all_of(store)
@@ -247,6 +258,13 @@ class ClientStates:
         if "stored" in state:
             assert folder is not None, "only a run folder's checkpoints have rows beside them"
             self._store = RowStore.load(folder, state["stored"], ranks or Ranks())
+
+
+def unwritten_zeros(count: int, like: Tensor) -> Tensor:
+    """Zeros in so many rows like these. What was never written takes no memory (`torch.zeros` writes all of it)."""
+    numbers = count * like.shape[1:].numel()
+    memory = np.zeros(max(1, numbers) * like.element_size(), dtype=np.uint8)  # no bytes cannot be seen as numbers
+    return torch.from_numpy(memory).view(like.dtype)[:numbers].reshape(count, *like.shape[1:])
 
 
 def is_whole_model(rows: Tensor) -> bool:

@@ -9,7 +9,7 @@ from fedlit.errors import ConfigError, RunError
 
 StatesPlace = Literal["auto", "memory", "disk"]
 SHARE = 1 / 8
-"""Share of the memory that rows may take with `auto`. They grow by doubling, and a checkpoint copies them twice."""
+"""Share of the memory that rows may take with `auto`. A checkpoint copies them twice."""
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -31,14 +31,19 @@ class Need:
         """Bytes that all rows would take in memory."""
         return self.clients * self.row_bytes * self.processes
 
+    @property
+    def is_small(self) -> bool:
+        """Whether they are a small part of the memory."""
+        return self.bytes <= SHARE * memory_bytes()
+
 
 def on_disk(asked: StatesPlace, need: Need) -> tuple[bool, str | None]:
     """Whether whole models are kept on disk, and a line for the log if `auto` has to explain its choice."""
     if asked != "auto":
         return asked == "disk", None
-    available = memory_bytes()
-    if need.bytes <= SHARE * available:
+    if need.is_small:
         return False, None
+    available = memory_bytes()
     each = f" in each of {need.processes} processes" if need.processes > 1 else ""
     size = (
         f"rows of {need.clients:,} clients may take {need.bytes / need.processes / 1e9:.1f} GB{each}, more than an "

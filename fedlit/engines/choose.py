@@ -25,7 +25,6 @@ from fedlit.engines.net_limits import (
     one_lane,
 )
 from fedlit.engines.program import mixes_rows
-from fedlit.engines.recurrence import has_recurrence
 from fedlit.engines.resources import Resources
 from fedlit.engines.sequential import SequentialEngine
 from fedlit.engines.step_probe import reads_padding, reads_values
@@ -180,8 +179,6 @@ def _engine(request: Request, work: Work, resources: Resources) -> EngineChoice:
         eager_is_slow = not compiled and (one_lane(client) is not None or not _is_small(client.net))
         if eager_is_slow:  # one lane gains nothing, and large nets lose
             return _sequential(no_compiler or one_lane(client) or "the eager form is slower on this network", threads)
-        if request.compiled is None and has_recurrence(client.net) and work.flop >= THREADED_FLOP:
-            return _sequential(f"large recurrent layers are faster as torch's own, with all cores; {work}", threads)
         if request.compiled is None and not _compiling_pays(work, _workers(request, work, resources)):
             return _sequential(f"{work}: compiling would not pay", threads)
     eager = no_compiler or one_lane(client) or str(work)

@@ -103,6 +103,8 @@ class RoundEvaluator:
         self.evaluator = Evaluator(client, data, self.ranks, device, forward)
         self.adapter = Adapter(self.evaluator, options.seed)
         self._check_extra()
+        self.sent_mb = 0.0
+        """What the last evaluation sends, or would send in a federation (`comm/eval_mb`)."""
         self._kept: dict[str, dict[int, OwnScores]] = {"local": {}, "personal": {}, "finetuned": {}}
         self.tuned = options.finetune[0] if len(options.finetune) == 1 else None
         """The fine-tuning that is measured; of several, the one that the last evaluated round chose."""
@@ -188,7 +190,7 @@ class RoundEvaluator:
         if parts.finetuned:
             values |= self.choose_finetuning(number)
             values |= local_metrics(self.finetuned_models(users, number), measures, "finetuned")
-        values["comm/eval_mb"] = self.traffic_mb(users, model)
+        self.sent_mb = self.traffic_mb(users, model)
         numbers = number_states(self.client.first_values())
         scores = (users if is_whole else None, local, personal)
         return values, user_records(cohort, self.data, self.models.states, numbers, measures, scores)

@@ -295,8 +295,9 @@ class Round:
     def evaluate(self, number: int, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users, add to the round's values, and return the record of each client."""
         with threads(self.parts.choice.evaluation_threads):
-            measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model, number)
-        values |= measured
+            evaluator = self.parts.round_evaluator
+            measured, users = evaluator.evaluate(cohort, self.parts.protocol.global_model, number)
+        values |= measured | {"comm/eval_mb": evaluator.sent_mb}
         return users
 
     def measure_newcomers(self, number: int, values: dict[str, float]) -> dict[str, Any] | None:

@@ -104,6 +104,17 @@ def test_an_update_that_is_taken_back_leaves_no_trace(cohorts: list[list[int]], 
     assert all(torch.equal(value, undisturbed["rows"][name]) for name, value in found["rows"].items())
 
 
+def test_rows_of_clients_that_were_expected_are_never_moved() -> None:
+    states = ClientStates()
+    states.keep_in_memory(expected=4)
+    places = []
+    for client in range(4):
+        states.update([client], rows_of([client], 0.0))
+        places.append(states.column("local.w").data_ptr())
+    assert len(set(places)) == 1
+    assert duals(states, [3, 0]) == [3.0, 0.0]
+
+
 def test_changing_the_rows_that_were_read_changes_nothing_that_is_kept() -> None:
     states = states_after([[1, 2]])
     rows_in(states, [1, 2])["dual"].zero_()

@@ -228,7 +228,7 @@ def test_a_config_names_a_module(tmp_path: Path) -> None:
     assert cli.model.lr == 0.02
     assert "own_loss" in cli.trainer.loop.history.rows[-1]
     restored = Restored.of(tmp_path / "run")
-    values = measured(restored, *parts_of(restored), users=True)
+    values = measured(restored, parts_of(restored), users=True)
     assert values["global/acc"] == cli.trainer.loop.history.rows[-1]["global/acc"]
 
 

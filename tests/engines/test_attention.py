@@ -27,8 +27,8 @@ def test_outputs_and_gradients_are_torchs(kind: str, causal: bool) -> None:
     torch.manual_seed(0)
     inputs = [*torch.randn(3, ROWS, HEADS, STEPS, WIDTH, dtype=torch.float64), *mask(kind)]
 
-    def loss(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
-        output = F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=causal)
+    def loss(query: Tensor, key: Tensor, value: Tensor, *attn_mask: Tensor) -> Tensor:
+        output = F.scaled_dot_product_attention(query, key, value, *attn_mask, is_causal=causal)
         return output.transpose(1, 2).flatten(2).sin().sum()
 
     slopes = grad(loss, argnums=(0, 1, 2))
