@@ -295,9 +295,8 @@ class Round:
     def evaluate(self, number: int, cohort: WeighedCohort | None, values: dict[str, float]) -> dict[str, Any]:
         """Measure all users, add to the round's values, and return the record of each client."""
         with threads(self.parts.choice.evaluation_threads):
-            evaluator = self.parts.round_evaluator
-            measured, users = evaluator.evaluate(cohort, self.parts.protocol.global_model, number)
-        values |= measured | {"comm/eval_mb": evaluator.sent_mb}
+            measured, users = self.parts.round_evaluator.evaluate(cohort, self.parts.protocol.global_model, number)
+        values |= measured | {"comm/eval_mb": self.parts.round_evaluator.sent_mb}
         return users
 
     def measure_newcomers(self, number: int, values: dict[str, float]) -> dict[str, Any] | None:
@@ -305,8 +304,8 @@ class Round:
         newcomers = self.parts.newcomers
         if newcomers is None or not (newcomers.is_asked_after(number) or self.host.is_last(number)):
             return None
-        servers, tuned = self.parts.protocol.servers, self.parts.round_evaluator.tuned
-        measured = newcomers.measure(servers, number, self.host.call, tuned)
+        tuned = self.parts.round_evaluator.tuned
+        measured = newcomers.measure(self.parts.protocol.servers, number, self.host.call, tuned)
         values |= measured.values
         return measured.records
 
