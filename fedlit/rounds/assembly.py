@@ -234,14 +234,17 @@ class Assembly:
         asked, ranks, states = self.options.states, self.ranks, self.state.clients
         shared = ranks.broadcast(self.folder.checkpoints if self.folder is not None else None)
         folder = Path(shared) if shared is not None else None
-        need = self._need(folder, gatherer, keeps_local)
-        is_on_disk, line = ranks.broadcast(on_disk(asked, need))
+        is_on_disk, line, expected = False, None, 0
+        if asked != "memory":
+            need = self._need(folder, gatherer, keeps_local)
+            is_on_disk, line = ranks.broadcast(on_disk(asked, need))
+            expected = need.clients if need.is_small else 0
         if line is not None:
             log.info(line)
         if is_on_disk and folder is not None:
             states.keep_on_disk(folder, ranks)
         else:
-            states.keep_in_memory(need.clients if need.is_small else 0)
+            states.keep_in_memory(expected)
 
     def _need(self, folder: Path | None, gatherer: Gatherer, keeps_local: bool) -> Need:
         """Memory that rows would need: the size of a first cohort's rows, times the clients that may take part."""
