@@ -104,19 +104,29 @@ class Nodes:
             )
 
 
+_HELLOS = 2
+"""How often a node is asked at first: an answer may be lost on the way, and nothing has begun yet."""
+
+
 def meet(link: Link, names: Sequence[str]) -> dict[str, Message]:
     """What each of these nodes says of its data, by its name in sorted order; ProcessError if one is silent."""
     doubled = sorted({name for name in names if list(names).count(name) > 1})
     require(not doubled, f"Two nodes have the name '{''.join(doubled[:1])}'. Give every node a name of its own.")
-    answers = link.ask({name: {"kind": "hello"} for name in sorted(names)})
-    failed = answers.missing | {name: one["failed"] for name, one in answers.came.items() if "failed" in one}
+    came: dict[str, Message] = {}
+    missing: dict[str, str] = {}
+    for _ in range(_HELLOS):
+        answers = link.ask({name: {"kind": "hello"} for name in sorted(names) if name not in came})
+        came, missing = came | dict(answers.came), dict(answers.missing)
+        if not missing:
+            break
+    failed = missing | {name: one["failed"] for name, one in came.items() if "failed" in one}
     if failed:
         name, why = next(iter(failed.items()))
         raise ProcessError(f"{name} {why}, so the run cannot begin.")
-    for name, answer in answers.came.items():
+    for name, answer in came.items():
         require(
             answer["name"] == name,
             f"The node with the key of {name} was started as --name {str(answer['name'])[:50]}. Start it with --name "
             f"{name}, or give it its own key.",
         )
-    return {name: answers.came[name] for name in sorted(names)}
+    return {name: came[name] for name in sorted(names)}
