@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext as does_not_raise
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -192,6 +193,26 @@ def test_what_cannot_run_apart_is_refused_with_the_part_and_the_reason(tmp_path:
         federated(partial(make, FedAvg), TINY, tmp_path / "extra", extra_metrics=["global/train_loss"])
     with pytest.raises(ConfigError, match="several values, .* nodes fine-tune in one way"):
         federated(partial(make, FedAvg), TINY, tmp_path / "tuned", finetune_lr=[0.1, 0.2])
+
+
+@pytest.mark.parametrize(("lost", "outcome"), [(1, "met"), (2, "refused")])
+def test_a_node_whose_first_answer_is_lost_is_asked_once_more(tmp_path: Path, lost: int, outcome: str) -> None:
+    asked: list[list[str]] = []
+
+    class Losing(InProcessLink):
+        def ask(self, messages: Mapping[str, Message]) -> Answers:
+            asked.append(list(messages))
+            answers = super().ask(messages)
+            if len(asked) <= lost:
+                del answers.came["node-1"]
+                answers.missing["node-1"] = "did not answer"
+            return answers
+
+    link = Losing(federation(partial(make, FedAvg), TINY, tmp_path).nodes)
+    expected = {"met": does_not_raise(), "refused": pytest.raises(ProcessError, match="node-1 did not answer")}
+    with expected[outcome]:
+        assert list(meet(link, link.present())) == sorted(link.present())
+    assert asked[1:] == [["node-1"]]
 
 
 def test_nodes_with_samples_of_another_form_are_refused(tmp_path: Path) -> None:
