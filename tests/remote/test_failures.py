@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from contextlib import nullcontext as does_not_raise
 from functools import partial
 from pathlib import Path
@@ -209,7 +210,10 @@ def test_a_node_whose_first_answer_is_lost_is_asked_once_more(tmp_path: Path, lo
             return answers
 
     link = Losing(federation(partial(make, FedAvg), TINY, tmp_path).nodes)
-    expected = {"met": does_not_raise(), "refused": pytest.raises(ProcessError, match="node-1 did not answer")}
+    expected: dict[str, AbstractContextManager[Any]] = {
+        "met": does_not_raise(),
+        "refused": pytest.raises(ProcessError, match="node-1 did not answer"),
+    }
     with expected[outcome]:
         assert list(meet(link, link.present())) == sorted(link.present())
     assert asked[1:] == [["node-1"]]
